@@ -62,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     if takes_job:
         text = "start once this earlier run has completed (afterok of the scheduler)"
         others.add_argument("--after", default="", metavar="RUN", help=text)
+        text = "command that is told of start and end (default: `notify` of the site file)"
+        others.add_argument("--notify", default="", metavar="COMMAND", help=text)
     return others
 
 

@@ -82,6 +82,7 @@ def make_plan(
         environment=environment,
         mounts=Mounts(mounts, data=data.source if data else "", resume=options.resume),
         staging=staging,
+        notify=options.notify,
         checks=_estimate(job, site, program.command, size, gpus) if options.estimate else Checks(),
     )
     if options.stage_data:  # last: a data set may have to be read whole

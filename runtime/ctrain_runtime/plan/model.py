@@ -43,6 +43,7 @@ class Options:
     after: str = ""  # the id of a job of the same queue
     restarts: Optional[int] = None
     spare_nodes: int = 0
+    notify: tuple[str, ...] = ()  # the words of a command
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class LaunchPlan:
     mounts: Mounts
     staging: Staging = Staging()
     checks: Checks = Checks()
+    notify: tuple[str, ...] = ()  # the words of the command that is told of start and end
 
     @property
     def tasks(self) -> int:

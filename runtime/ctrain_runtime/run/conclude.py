@@ -12,7 +12,7 @@ from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
-from ctrain_runtime.run import events, preflight_results, ranks, record, restarts, shared_files, world
+from ctrain_runtime.run import events, notify, preflight_results, ranks, record, restarts, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.measured import measure
@@ -78,6 +78,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     if run.plan.checks.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
     lease.release(run.plan.image.lease)
+    notify.tell_of_end(run.plan, changed)
     preflight_results.remember(run.plan, events.read_job_events(run.path))
     unsaved = ""
     try:

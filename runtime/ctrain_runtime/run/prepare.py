@@ -33,6 +33,7 @@ from ctrain_runtime.run import (
     accelerate_config,
     after,
     directory,
+    notify,
     outside_paths,
     parent_directories,
     preflight_results,
@@ -203,6 +204,7 @@ def _plan(
         request.options,
         env=(*env, *request.options.env),
         after=job_id,
+        notify=notify.notifier(site.notify),
         resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         layers=layers,
     )

@@ -59,6 +59,7 @@ def job_script(
     """
     lines = [
         *([f"ct_lease={shlex.quote(plan.image.lease)}"] if plan.image.lease else []),
+        *([f"ct_notify=({quote_argv(plan.notify)})"] if plan.notify else []),
         f'begin_job "{job_id}"',
         *apptainer.load_modules(plan.image.engine, plan.environment.modules),
         *before,

@@ -33,7 +33,7 @@ LEVEL_NAMES = {
 }
 # A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it: even
 # a dry run asks the engine for its version.
-_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", *TRUST_KEYS)
+_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", "notify", *TRUST_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
 

@@ -114,6 +114,7 @@ class Site:
     not_requested: tuple[Literal["gpus", "memory", "partition"], ...] = ()  # what jobs must not ask for
     required: tuple[str, ...] = ()  # options without which the site rejects jobs: account ...
     comment: str = ""
+    notify: str = ""  # a command that is told of the start and the end of runs
     submit: tuple[str, ...] = ()  # further options of sbatch, one per list item
     mpi: tuple[str, ...] = ("pmix", "pmi2")  # in order of preference
     cpus_per_gpu: Optional[int] = None

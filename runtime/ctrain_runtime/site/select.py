@@ -25,7 +25,7 @@ FALLBACK = "local"
 DEFAULT = "default"
 _NOT_INHERITED = ("name", "description", "extends")
 _VARIABLES = {"CTRAIN_STORE": "stores", "CTRAIN_RUNS": "runs"}
-_OPTIONS = {"store": "stores", "runs": "runs", "partition": "partition", "comment": "comment"}
+_OPTIONS = {"store": "stores", "runs": "runs", "partition": "partition", "comment": "comment", "notify": "notify"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def select_site(name: str = "", options: Optional[Mapping[str, object]] = None) 
 
     `name` (of a site, or the path of a site file) wins over CTRAIN_SITE, that over the project's ctrain.yaml, and that
     over detection. Of `options`, the values of the command line by name, those that override a site's key are used:
-    store, runs, partition, comment. Raises SiteError or ConfigError.
+    store, runs, partition, comment, notify. Raises SiteError or ConfigError.
     """
     project = files.read_project_file(Site)
     layers, reason = _choose(name, project)

@@ -5,12 +5,18 @@
 ct_lease='' # on the image in its store
 ct_cancel_watch=''
 CT_CANCEL_SECONDS=5 # between two looks
+ct_notify=() # the words of a command of the user's
+notify() { # EVENT MESSAGE: that it fails, or does not end within 20 s, changes nothing
+  printf '%s\n' "$2" |
+    CTRAIN_EVENT=$1 CTRAIN_MESSAGE=$2 CTRAIN_RUN=${run##*/} timeout -k 2 20 "${ct_notify[@]}" >>"$run/logs/notify.log" 2>&1 || :
+}
 begin_job() { # ID
   export CTRAIN_RUN_DIR=$run # marks every process of the run
   unset CTRAIN_ATTEMPT CTRAIN_RESUME # of a run around this one
   job_event before started "\"job\": \"$1\""
   [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
   [[ $1 != *:* ]] || { watch_for_cancel & ct_cancel_watch=$! && disown; } # no scheduler knows this process
+  [ -z "${ct_notify-}" ] || notify started "run ${run##*/} started on $node" &
 }
 # Another host cannot signal this process: ctrain writes there to `cancelled`. NFS, which remembers missing names, revalidates
 # a directory that is opened.
@@ -29,7 +35,11 @@ renew_lease() { # MINUTES: that the job may take. Where a node cannot write to t
 end_job() {
   [ -z "$ct_cancel_watch" ] || kill "$ct_cancel_watch" 2>/dev/null
   [ -z "$ct_lease" ] || rm -f "$ct_lease" 2>/dev/null
+  local event=failed first=''
+  [ "$code" != 0 ] || event=ended
+  [ -z "${ct_notify-}" ] || { (set -C && : >"$run/notified") 2>/dev/null && first=yes; }
   job_event after ended "\"code\": $code"
+  [ -z "$first" ] || notify "$event" "run ${run##*/} ended on $node with exit code $code"
   exit "$code"
 }
 copy_to_nodes() { # COMMAND...: by which each node copies a file to its disk, as far as it can

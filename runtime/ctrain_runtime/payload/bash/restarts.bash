@@ -48,6 +48,7 @@ prepare_attempt() { # the rendezvous of the scheduler's own steps differs by the
   [ -z "$ct_left_out" ] || from+=", without $ct_left_out"
   [ -z "${ct_address-}" ] || set_rendezvous "$ct_address" $((ct_salt + 1))
   job_event run restarted "\"attempt\": $CTRAIN_ATTEMPT, \"code\": $code, \"message\": \"$from\""
+  [ -z "${ct_notify-}" ] || notify restarted "run ${run##*/} is restarted on $node from $from, after exit code $code" &
   mark_attempt
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -26,10 +27,16 @@ def scripts(tmp_path: Path) -> Scripts:
 
 
 def start_job(
-    scripts: Scripts, step: str, *, restarts: int = 3, settle: float = 0.01, before: tuple[str, ...] = ()
+    scripts: Scripts,
+    step: str,
+    *,
+    restarts: int = 3,
+    settle: float = 0.01,
+    before: tuple[str, ...] = (),
+    notify: tuple[str, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """A job whose tasks are `step`, bash that may call `rank WHAT NUMBER [MORE]` to write an event of its attempt."""
-    plan: LaunchPlan = scripts.plan("true", restarts=restarts)
+    plan: LaunchPlan = dataclasses.replace(scripts.plan("true", restarts=restarts), notify=notify)
     scripts.create(plan)
     library = payload.text("ctrain.bash").replace("CT_SETTLE_SECONDS=1 ", f"CT_SETTLE_SECONDS={settle} ")
     (scripts.run / "ctrain.bash").write_text(library)
@@ -74,6 +81,17 @@ def test_a_program_that_fails_once_is_started_again(scripts: Scripts) -> None:
     step = f'echo "attempt $CTRAIN_ATTEMPT"; [ "$CTRAIN_ATTEMPT" = 1 ] || {{ {FAILS}; }}'
     assert run_job(scripts, step) == [restarted(1), ended(0)]
     assert scripts.job_log() == "attempt 0\n\n--- attempt 1 ---\nattempt 1\n"
+
+
+def test_the_users_command_is_told_of_a_restart(scripts: Scripts) -> None:
+    told = scripts.folder / "told"
+    tell = ("sh", "-c", f'echo "$CTRAIN_EVENT: $(cat)" >>{told}')
+    run_job(scripts, f'[ "$CTRAIN_ATTEMPT" = 1 ] || {{ {FAILS}; }}', notify=tell)
+    wait_until(lambda: told.exists() and len(told.read_text().splitlines()) == 3)
+    [line] = [line for line in told.read_text().splitlines() if line.startswith("restarted: ")]
+    assert line.startswith("restarted: run run is restarted on ") and line.endswith(
+        " from the start, after exit code 3"
+    )
 
 
 def test_it_resumes_from_its_own_checkpoint_once_it_has_one(scripts: Scripts) -> None:
