@@ -9,6 +9,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Optional
 
 from ctrain_runtime import job
@@ -18,6 +19,7 @@ from ctrain_runtime.site.select import select_site, site_names
 from ctrain_runtime.store.manifest import read_manifest
 from ctrain_runtime.store.store import DEFAULT_CHANNEL, RETIRED, open_stores
 
+NEWEST = 50  # runs that are offered
 _PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # safe in every shell: names may come from another user's store
 
 
@@ -104,7 +106,21 @@ class _CommandLine:
             return list(action.choices)
         if kind in ("JOB", "SITE"):
             return job.names() if kind == "JOB" else site_names()
+        if kind == "RUN":
+            return _runs(self.values)
         return _published(kind, self.values, last) if "--store" in self.options else []
+
+
+def _runs(values: Mapping[str, str]) -> Sequence[str]:
+    """The names of the caller's newest runs."""
+    from ctrain_runtime.run import parent_directories  # only here: start-up is measured
+    from ctrain_runtime.run.directory import LAST
+    from ctrain_runtime.run.pick_up import list_runs
+    from ctrain_runtime.run.prepare import runs_directory
+
+    own = runs_directory(select_site(values.get("site", ""), values).site)
+    parents = (own,) if values.get("runs") else parent_directories.with_remembered(own)
+    return [LAST, *(run.name for run in islice(list_runs(*parents), NEWEST))]
 
 
 def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]:

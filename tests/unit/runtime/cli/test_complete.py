@@ -9,6 +9,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli import complete
 from ctrain_runtime.cli.main import COMPLETE, RUNTIME_VERBS, Verb, main
+from ctrain_runtime.run import parent_directories
 from samples.sample_images import write_image, write_store
 
 VERBS = (*RUNTIME_VERBS, *BUILD_VERBS)
@@ -36,7 +37,7 @@ def words(line: str) -> str:
         ("ru", "run runs"),
         ("--v", "--version"),
         ("no", ""),
-        ("run --no", "--nodelist --nodes"),
+        ("run --no", "--nodelist --nodes --notify"),
         ("run --nodes 2 --im", "--image"),
         ("run --nodes ", ""),
         ("run light", "lightning"),
@@ -153,3 +154,17 @@ def test_the_hidden_word_is_told_to_nobody(capsys: pytest.CaptureFixture[str]) -
     assert COMPLETE not in capsys.readouterr().out
     assert COMPLETE not in words("_") + words("")
     assert main(VERBS, [COMPLETE]) == 64
+
+
+def test_runs_of_all_directories_by_name(tmp_path: Path) -> None:
+    for run in ("ctrain-runs/digits-1", "other/gpt-1", "other/not-a-run"):
+        (tmp_path / run).mkdir(parents=True)
+        if "not" not in run:
+            (tmp_path / run / "plan.json").touch()
+    parent_directories.remember(tmp_path / "other")
+    assert words("attach ") == "digits-1 gpt-1 last"
+    assert words("logs --rank 3 d") == "digits-1"
+    assert words("wait last g") == words("run --resume g") == words("runs rm g") == "gpt-1"
+    assert words("status --runs other ") == "gpt-1 last"
+    assert words("runs ") == "gc rm"
+    assert words("st") == "status store"
