@@ -38,7 +38,7 @@ from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
-WIDEST = 32  # characters of a name for which the rows of others make room
+WIDEST = 40  # columns of a cell: one long name moves its own row alone
 PARALLEL = 8  # runs that are refreshed at a time
 RUN_HELP = "name or directory of a run, its job, or `last`"
 HEAD = ("run", "state", "job", "where", "ranks", "elapsed", "created", "last")
@@ -113,6 +113,8 @@ def execute(args: argparse.Namespace) -> int:
                 print_line(f"{each.record.run}: {each.status.note}", sys.stderr)
     elif not next(list_runs(*parents), None):
         print_line(f"no runs in {', '.join(map(str, parents))}")
+    elif args.name or args.since or args.state:
+        print_line("no run matches")
     return 0
 
 

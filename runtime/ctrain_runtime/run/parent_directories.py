@@ -27,7 +27,7 @@ def remember(parent: Path) -> None:
 def with_remembered(own: Path) -> tuple[Path, ...]:
     """`own`, then all others that exist here."""
     try:
-        targets = sorted(link.readlink() for link in _links().iterdir())
+        targets = sorted(link.readlink() for link in _links().iterdir() if link.is_symlink())
     except OSError:
         targets = []
     return (own, *(target for target in targets if target != own and target.is_dir()))

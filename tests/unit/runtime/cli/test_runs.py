@@ -144,12 +144,17 @@ def test_runs_of_all_directories_with_what_they_have_measured(several: Path, cap
         (("--since", "12h"), ["trains"]),
         (("--state", "failed"), ["fails"]),
         (("--state", "completed", "--name", "don"), ["done"]),
-        (("--state", "preempted"), []),
     ],
 )
 def test_runs_are_selected(options: tuple[str, ...], names: list[str], several: Path, capsys: Out) -> None:
     assert several
     assert ctrain_runs(capsys, *options)[1:] == names
+
+
+def test_none_is_selected(several: Path, capsys: Out) -> None:
+    assert several
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local", "--state", "preempted"]) == 0
+    assert capsys.readouterr().out == "no run matches\n"
 
 
 def test_runs_of_one_name_are_shown_by_their_directories(several: Path, capsys: Out) -> None:

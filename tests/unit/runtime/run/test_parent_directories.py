@@ -14,9 +14,10 @@ def test_parents_are_remembered_once_and_those_that_are_gone_are_left_out(tmp_pa
         parent.mkdir(exist_ok=True)
         remember(parent)
     gone.rmdir()
+    (tmp_path / ".local/state/ctrain/runs/no-link").touch()
     assert with_remembered(own) == (own, other)
     assert with_remembered(gone) == (gone, other, own)
-    assert len(list((tmp_path / ".local/state/ctrain/runs").iterdir())) == 3
+    assert len(list((tmp_path / ".local/state/ctrain/runs").iterdir())) == 4
 
 
 def test_where_the_home_cannot_be_written_to_nothing_is_remembered(
