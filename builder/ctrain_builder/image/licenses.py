@@ -77,9 +77,10 @@ def _as_spdx(name: str) -> str:
 
     if listed := fixup_id(name):
         return listed
-    return (
-        name if is_expression(name) else f"LicenseRef-{_NOT_IN_A_NAME.sub('-', name.replace('+', '-plus')).strip('-')}"
-    )
+    if is_expression(name):
+        return name
+    letters = _NOT_IN_A_NAME.sub("-", name.replace("+", "-plus")).strip("-")
+    return f"LicenseRef-{letters or _NOT_IN_A_NAME.sub('-', _NONE_NAMED)}"
 
 
 def _of_parent(plan: BuildPlan) -> dict[str, str]:
