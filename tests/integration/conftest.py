@@ -84,7 +84,8 @@ def clean_runs(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     cluster: Cluster = request.getfixturevalue("cluster")
-    subprocess.run(["rm", "-rf", str(cluster.home / "ctrain-runs")], check=True)
+    places = (cluster.home / "ctrain-runs", cluster.home / ".local/state/ctrain")  # runs, and where others are
+    subprocess.run(["rm", "-rf", *map(str, places)], check=True)
     before = cluster.jobs()
     yield
     cluster.end_all(but=before)

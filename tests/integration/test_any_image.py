@@ -39,7 +39,9 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.shared = folder, folder / "shared images"
         self.shared.mkdir()
-        (folder / "site.yaml").write_text(f"name: here\nextends: local\nimage_cache: {json.dumps(str(self.shared))}\n")
+        (folder / "site.yaml").write_text(
+            f"name: here\nextends: local\nruns: ctrain-runs\nimage_cache: {json.dumps(str(self.shared))}\n"
+        )
 
     def start(
         self, image: str, *command: str, name: str = "one", options: tuple[str, ...] = (), **variables: str
