@@ -113,11 +113,11 @@ dependencies = [{ name = "greeting" }, { name = "torch" }]
 [[package]]
 name = "greeting"
 version = "1.0"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://registry.example/simple" }
 [[package]]
 name = "torch"
 version = "2.1"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://registry.example/simple" }
 """,
 }
 

@@ -396,7 +396,7 @@ def test_resume_takes_a_run_of_any_parent_directory_by_its_job(machine: Path) ->
     (run.path / "checkpoint/step-1.pt").touch()
     parent_directories.remember(machine / "elsewhere")
     for reference in ("old", "7", "job 7", "last"):
-        assert plan_of(resume=reference).resume == f"{run.path}/checkpoint"
+        assert plan_of(resume=reference).mounts.resume == f"{run.path}/checkpoint"
 
 
 def test_a_run_that_was_done_is_named_before_it_is_resumed(machine: Path) -> None:
