@@ -12,7 +12,7 @@ from ctrain_runtime.cluster.groups import kind, usual
 from ctrain_runtime.cluster.model import Cluster, NodeGroup, Partition
 from ctrain_runtime.errors import ResourceError
 from ctrain_runtime.plan import sizing
-from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.plan.size import JobFit, SizeRequest
 from ctrain_runtime.site.model import Site
 from samples.plans import a_manifest
 
@@ -59,7 +59,7 @@ def is_able(one: NodeGroup, request: dict[str, Any]) -> bool:
     return one.gpus >= (0 if gpus == "auto" else gpus) and one.cpus >= needed
 
 
-def fit(found: tuple[NodeGroup, ...], request: dict[str, Any], **changes: Any) -> JobSize:
+def fit(found: tuple[NodeGroup, ...], request: dict[str, Any], **changes: Any) -> JobFit:
     part = usual(Partition("gpu", True, nodes=0, cpus=0, gpus=0), found)
     cluster = Cluster((part,), **{"can_select": True, "memory_is_consumable": True, **changes})
     return sizing.fit(SizeRequest(**request), cluster, SITE)
@@ -72,45 +72,45 @@ def test_a_request_that_a_group_satisfies_is_not_refused(
     existing = sum(one.existing for one in found)
     enough = any(is_able(one, request) and one.existing >= request["nodes"] for one in found)
     try:
-        size = fit(found, request, memory_is_consumable=consumable)
+        fitted = fit(found, request, memory_is_consumable=consumable)
     except ResourceError as error:
         assert not enough, error
         return
-    assert size.chosen
-    assert request["nodes"] <= size.chosen.existing <= existing
-    assert size.chosen.nodes <= sum(one.nodes for one in found)
-    for one in size.chosen.groups:
-        assert one.gpus >= size.gpus_per_node
-        assert one.cpus >= size.ranks_per_node * size.cpus_per_rank
-        assert not one.memory or size.memory is None or one.memory >= size.memory
+    assert fitted.chosen
+    assert request["nodes"] <= fitted.chosen.existing <= existing
+    assert fitted.chosen.nodes <= sum(one.nodes for one in found)
+    for one in fitted.chosen.groups:
+        assert one.gpus >= fitted.size.gpus_per_node
+        assert one.cpus >= fitted.size.ranks_per_node * fitted.size.cpus_per_rank
+        assert not one.memory or fitted.size.memory is None or one.memory >= fitted.size.memory
 
 
 @given(clusters(), requests, st.sampled_from(IMAGES))
 def test_a_job_gets_nodes_of_one_kind(found: tuple[NodeGroup, ...], request: dict[str, Any], image: Any) -> None:
     try:
-        size = fit(found, {**request, "image": image})
+        fitted = fit(found, {**request, "image": image})
     except ResourceError:
         return
-    assert size.chosen
-    uses_gpus, own = size.gpus_per_node > 0, size.constraint
+    assert fitted.chosen
+    uses_gpus, own = fitted.size.gpus_per_node > 0, fitted.constraint
     got = [
         one
         for one in found
-        if one.gpus >= size.gpus_per_node
-        and one.cpus >= size.ranks_per_node * size.cpus_per_rank
-        and (size.memory is None or not one.memory or one.memory >= size.memory)
+        if one.gpus >= fitted.size.gpus_per_node
+        and one.cpus >= fitted.size.ranks_per_node * fitted.size.cpus_per_rank
+        and (fitted.size.memory is None or not one.memory or one.memory >= fitted.size.memory)
         and (own is None or one.features.issuperset(own.features))
         and (own is None or own.gpu_type in ("", one.gpu_type))
         and (own is None or not set(one.names) & set(own.excluded) or not one.names)
     ]
-    kinds = {kind(one, uses_gpus=uses_gpus) for one in size.chosen.groups}
+    kinds = {kind(one, uses_gpus=uses_gpus) for one in fitted.chosen.groups}
     enough = any(
-        sum(one.existing for one in size.chosen.groups if kind(one, uses_gpus=uses_gpus) == each) >= size.nodes
+        sum(one.existing for one in fitted.chosen.groups if kind(one, uses_gpus=uses_gpus) == each) >= fitted.size.nodes
         for each in kinds
     )
     assert len(kinds) == 1 or not enough, "of several types where one is enough"
     assert {kind(one, uses_gpus=uses_gpus) for one in got if one.existing} <= kinds
-    assert sum(one.existing for one in got) >= size.chosen.existing >= size.nodes
+    assert sum(one.existing for one in got) >= fitted.chosen.existing >= fitted.size.nodes
 
 
 @given(clusters(), requests, st.data())
@@ -121,8 +121,10 @@ def test_what_is_idle_changes_nothing(
     sizes: list[object] = []
     for each in (found, busy):
         try:
-            size = fit(each, request)
-            sizes.append((size.gpus_per_node, size.ranks_per_node, size.cpus_per_rank, size.constraint))
+            fitted = fit(each, request)
+            sizes.append(
+                (fitted.size.gpus_per_node, fitted.size.ranks_per_node, fitted.size.cpus_per_rank, fitted.constraint)
+            )
         except ResourceError as error:
             sizes.append(error.message)
     assert sizes[0] == sizes[1]

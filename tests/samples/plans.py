@@ -88,7 +88,7 @@ def a_plan(**parts: Any) -> LaunchPlan:
 
 def changed(plan: LaunchPlan, **values: Any) -> LaunchPlan:
     """The plan with other values, in whichever of its groups they are."""
-    names = [field.name for field in dataclasses.fields(plan)]
+    names = [field.name for field in dataclasses.fields(plan) if dataclasses.is_dataclass(getattr(plan, field.name))]
     for name, value in values.items():
         group = next((part for part in names if name != part and hasattr(getattr(plan, part), name)), "")
         part = dataclasses.replace(getattr(plan, group), **{name: value}) if group and name not in names else value

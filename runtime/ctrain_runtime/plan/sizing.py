@@ -39,20 +39,25 @@ def fit(
         raise SchedulerError(f"no partition is up{closed}", "Retry later, or ask the administrators")
     request = sort_features(request, cluster)
     cluster = limit(request, cluster)
-    fitted = _fit_somewhere(request, cluster, site)
+    narrowed, preferred, reasons = _choose(request, cluster, site)
+    fitted = _fit_or_name_others(request, narrowed, site, preferred)
     image = find_image()
-    return _fit_somewhere(replace(request, image=image), cluster, site) if image else fitted
+    if image:
+        request = replace(request, image=image)
+        narrowed, partition, reasons = _choose(request, cluster, site)
+        if partition != preferred or partition.others:  # the image may be for some of its nodes
+            fitted = _fit_or_name_others(request, narrowed, site, partition)
+    return replace(fitted, notes=(*reasons, *fitted.notes))
 
 
-def _fit_somewhere(request: SizeRequest, cluster: Cluster, site: Site) -> JobFit:
-    """In the partition that is named, or else in the best one."""
+def _choose(request: SizeRequest, cluster: Cluster, site: Site) -> tuple[Cluster, Partition, tuple[str, ...]]:
+    """The partition that is named, or else the best one, as far as its nodes go that a job is sized for; with the
+    cluster of such partitions, and the reasons."""
     cluster = _narrow(request, cluster)
     name = request.partition or ("" if hosts_elsewhere(request, cluster, site.partition) else site.partition)
     if name:
-        return _fit_or_name_others(request, cluster, site, _find_partition(name, cluster))
-    partition, reasons = choose_partition(request, cluster, site.partition_order)
-    fitted = _fit_or_name_others(request, cluster, site, partition)
-    return replace(fitted, notes=(*reasons, *fitted.notes))
+        return cluster, _find_partition(name, cluster), ()
+    return cluster, *choose_partition(request, cluster, site.partition_order)
 
 
 def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> JobFit:
@@ -80,6 +85,9 @@ def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobFit:
     if request.partition:
         problem = f"site {site.name} has no partitions"
         raise UsageError(problem, "Remove --partition, or select a cluster with --site")
+    if request.spare_nodes:
+        problem = f"site {site.name} has one node: --spare-nodes has no use"
+        raise UsageError(problem, "Remove it; --restarts works without")
     nodes = resolve_count("--nodes", request.nodes, 1)
     gpus = resolve_count("--gpus-per-node", request.gpus_per_node, machine.gpus, least=0)
     check_capacity(machine.scope, "GPU", machine.gpus, "--gpus-per-node", gpus)

@@ -39,8 +39,6 @@ class Local:
         return script.identity(plan)
 
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
-        if plan.size.spare_nodes:
-            raise UsageError("site local has one node: --spare-nodes has no use", "Remove it; --restarts works without")
         if plan.placement.options:
             problem = f"site local has no scheduler that could take {plan.placement.options[0]}"
             raise UsageError(problem, "Remove --scheduler-option, or select a cluster with --site")

@@ -58,7 +58,11 @@ PROGRAM = "Put the program's own arguments after --: ctrain run "
         ("run -N 2 -n 4 -p gpu ./ddp", 64, "Did you mean '--nodes', '--ranks-per-node', '--partition'? See: "),
         ("run --gres=gpu:2 --ntasks 4 ./ddp", 64, "Did you mean '--gpus-per-node', '--ranks-per-node'? See: "),
         ("run --queue q --walltime 1:00:00 ./ddp", 64, "Did you mean '--partition', '--time'? See: "),
-        ("runs -p debug", 64, "unrecognized arguments: -p debug. See: ctrain runs --help"),
+        (
+            "runs -p debug",
+            64,
+            "argument rm|gc: invalid choice: 'debug' (choose from 'rm', 'gc'). See: ctrain runs --help",
+        ),
         ("stop last", 64, "unknown command 'stop'. Did you mean: ctrain cancel\n"),
         ("tail last", 64, "unknown command 'tail'. Did you mean: ctrain logs\n"),
         ("ps", 64, "unknown command 'ps'. Did you mean: ctrain runs\n"),

@@ -173,7 +173,7 @@ def test_a_job_says_how_often_it_may_be_restarted(bench: Bench) -> None:
     assert row in out.splitlines()
     assert "\nrun_job_with_restarts 4 tasks 0 1 task.sh\n" in out
     plan = json.loads(ended(bench.ctrain(*words, "./job", "--dry-run", "--json", "--restarts", "0"))[1])["plan"]
-    assert plan["restarts"] == 0
+    assert plan["program"]["restarts"] == 0
     job.write_text(job.read_text().replace("restarts: 4", "restarts: -1"))
     error = ended(bench.ctrain(*words, "./job", "--dry-run"))[2]
     assert error == f"ctrain: {job}: restarts must be an integer of at least 0, not -1\n"

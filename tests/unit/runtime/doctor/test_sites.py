@@ -188,7 +188,7 @@ def test_every_key_that_names_a_directory_is_checked() -> None:
     unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
     unchecked |= {"engine", "expected_bandwidth", "images", "layer_caches", "nccl_network", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "gpu_order", "partition_order", "share_runs"}
-    unchecked |= {"env", "env_multinode", "notes", "qos", "default_qos", "interactive_time", "not_requested"}
+    unchecked |= {"env", "env_multinode", "notes", "qos", "default_qos", "interactive_time", "not_requested", "notify"}
     of_nodes = {
         "staging",
         "job_threads_per_core",

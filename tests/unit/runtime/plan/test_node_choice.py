@@ -10,7 +10,7 @@ from ctrain_runtime.cluster.model import Allocation, Cluster, Constraint, NodeGr
 from ctrain_runtime.errors import ResourceError
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.node_choice import of_allocation
-from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.plan.size import JobFit, SizeRequest
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store.manifest import Requires
 from samples.plans import a_manifest
@@ -29,7 +29,7 @@ def cluster(*groups: NodeGroup, can_select: bool = True, **changes: Any) -> Clus
     return Cluster((part,), can_select=can_select, **changes)
 
 
-def fit(*groups: NodeGroup, on: Any = None, **request: Any) -> JobSize:
+def fit(*groups: NodeGroup, on: Any = None, **request: Any) -> JobFit:
     return sizing.fit(SizeRequest(**request), on or cluster(*(groups or MIXED)), SITE)
 
 
@@ -65,13 +65,13 @@ def test_the_nodes_that_satisfy_a_request(request_: dict[str, Any], names: str, 
     fitted = fit(**request_)
     assert fitted.chosen
     assert fitted.chosen.groups[0].names[0] == names
-    assert (fitted.gpus_per_node, fitted.ranks_per_node, fitted.cpus_per_rank) == size
+    assert (fitted.size.gpus_per_node, fitted.size.ranks_per_node, fitted.size.cpus_per_rank) == size
 
 
 def test_one_cpu_node_among_gpu_nodes() -> None:
     """Nobody got GPUs there: the partition was as small as that node."""
     fitted = fit(A100, CPU)
-    assert (fitted.gpus_per_node, fitted.constraint) == (8, None)
+    assert (fitted.size.gpus_per_node, fitted.constraint) == (8, None)
     assert fitted.notes == ("partition gpu: sized for its 2 nodes with 8 GPUs (a100); it also has 1 node without GPUs",)
     assert fit(A100).notes == ()
 
@@ -120,7 +120,7 @@ def test_features_that_no_node_is_known_to_have() -> None:
     """Amounts of PBS, and features that Slurm shows as available alone: they select nothing here, and are passed on."""
     named = (featured(V100, "v100"), featured(A100, "a100"))
     fitted = fit(*named, features=("a100", "slots=7"), gpus_per_node=4)
-    assert (fitted.gpus_per_node, fitted.constraint) == (4, None)
+    assert (fitted.size.gpus_per_node, fitted.constraint) == (4, None)
     assert fit(*named, features=("slots=7",)).constraint == Constraint(("slots=7", "v100"))
 
 
@@ -163,9 +163,9 @@ def test_a_scheduler_that_selects_by_features_alone() -> None:
 
 def test_gpus_of_several_types_where_none_are_enough() -> None:
     fitted = fit(nodes=22)
-    assert (fitted.nodes, fitted.gpus_per_node, fitted.constraint) == (22, 4, None)
+    assert (fitted.size.nodes, fitted.size.gpus_per_node, fitted.constraint) == (22, 4, None)
     assert fitted.notes[1] == "partition gpu: the GPUs of the job may be of several types: a100, v100"
-    assert fit(nodes=3, hosts=("a1",)).gpus_per_node == 4
+    assert fit(nodes=3, hosts=("a1",)).size.gpus_per_node == 4
 
 
 # What is waited for, and refused

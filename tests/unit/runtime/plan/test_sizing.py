@@ -117,7 +117,7 @@ def test_the_choice_of_a_partition() -> None:
     [
         (a_manifest(arch=""), {}, ["amd_a100nv_8"]),
         (a_manifest(arch="arm64"), {"gpus_per_node": 1}, ["amd_a100nv_8", "grace"]),  # an image of other nodes
-        (None, {"partition": "skl"}, ["skl"]),  # it is not for the image to choose
+        (a_manifest(arch=""), {"partition": "skl"}, ["skl"]),
         (None, {"nodes": 99}, ["amd_a100nv_8"]),  # no image is pulled for what fits nowhere
     ],
 )

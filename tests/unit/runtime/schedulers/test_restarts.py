@@ -378,7 +378,7 @@ def test_a_job_with_spare_nodes(scripts: Scripts) -> None:
     assert {"#SBATCH --nodes=3", "#SBATCH --ntasks=3", "#SBATCH --no-kill"} <= set(job.splitlines())
     assert "\nrun_job_with_restarts 1 run_on_good_nodes srun --job-name=run --nodes=2 --ntasks=2 " in job
     assert "\nlook_for_nodes() { look_for_good_nodes 2; }\n" in job
-    assert (plan.nodes, plan.world_size) == (2, 2)
+    assert (plan.size.nodes, plan.size.world_size) == (2, 2)
 
 
 def test_where_spare_nodes_are_of_no_use(scripts: Scripts) -> None:
