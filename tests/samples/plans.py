@@ -15,7 +15,7 @@ from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
-from ctrain_runtime.run.prepare import make_size_request
+from ctrain_runtime.plan.size_request import make_size_request
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
 
