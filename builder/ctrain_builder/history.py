@@ -22,15 +22,15 @@ def epochs(environ: Mapping[str, str]) -> Callable[[Sequence[Path]], int]:
     That is SOURCE_DATE_EPOCH, or else the time of the last commit that touched the paths, or else a constant.
     Raises UsageError.
     """
-    asked = environ.get("SOURCE_DATE_EPOCH", "")
-    if asked and not asked.isdecimal():
-        raise UsageError(f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, not {asked!r}")
+    given = environ.get("SOURCE_DATE_EPOCH", "")
+    if given and not given.isdecimal():
+        raise UsageError(f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, not {given!r}")
     known: dict[tuple[Path, ...], int] = {}
 
     def epoch(paths: Sequence[Path]) -> int:
         where = tuple(path.absolute() for path in paths)
         if where not in known:
-            known[where] = int(asked) if asked else _commit_time(where)
+            known[where] = int(given) if given else _commit_time(where)
         return known[where]
 
     return epoch

@@ -171,8 +171,8 @@ def _report(
     """Say what was written and what was not. Raises ImportIncomplete if somebody must act on a line."""
     lost = [finding for finding in findings if finding.lost]
     if args.json:
-        told = [{**dataclasses.asdict(finding), "advice": finding.advice} for finding in findings]
-        print(json.dumps({"output": output and str(output), "findings": told, **more}, indent=2))
+        listed = [{**dataclasses.asdict(finding), "advice": finding.advice} for finding in findings]
+        print(json.dumps({"output": output and str(output), "findings": listed, **more}, indent=2))
     else:
         if output:
             print(f"written: {_short(output)}")

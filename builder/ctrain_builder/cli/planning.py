@@ -164,9 +164,9 @@ class _Registries:
 
     def warn(self, planned: Sequence[BuildPlan]) -> None:
         """Say which registries did not answer, so that their images are taken as they were last time."""
-        said = {plan.problem.message for plan in planned if plan.problem}
+        known = {plan.problem.message for plan in planned if plan.problem}
         for trouble in self._upstream.troubles.values() if self._upstream else ():
-            if trouble.message not in said:
+            if trouble.message not in known:
                 print(f"{trouble.message}; its images are planned as they were last time", file=sys.stderr)
 
 

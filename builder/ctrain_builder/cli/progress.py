@@ -153,7 +153,7 @@ class _Step:
     def describe(self) -> str:
         """Its name, the time elapsed and expected, and the last line of its log."""
         usual = f" of about {format_duration(self._expected)}" if self._expected else ""
-        said = "".join(last_lines(self._log, 1)) if self._log.exists() else ""
-        said = mask(said.encode(), self._lines.secrets).decode()
-        line = f"{self.kind:<8}{self.name:<{_NAME_WIDTH}}  {format_duration(self.elapsed)}{usual:<16}  {said.strip()}"
+        last = "".join(last_lines(self._log, 1)) if self._log.exists() else ""
+        last = mask(last.encode(), self._lines.secrets).decode()
+        line = f"{self.kind:<8}{self.name:<{_NAME_WIDTH}}  {format_duration(self.elapsed)}{usual:<16}  {last.strip()}"
         return "".join(c for c in line if c.isprintable())

@@ -76,12 +76,12 @@ class _Answer:
 
 def examine(container: Container, image: Path) -> Content:
     """Ask the image. Raises BuildError."""
-    told = run_probe(container, image, EXAMINE)
+    answer = run_probe(container, image, EXAMINE)
     try:
-        config.load(_Answer, told, f"image {image}")
+        config.load(_Answer, answer, f"image {image}")
     except ConfigError as error:  # its python3 is its own
         raise BuildError(error.message, "Does its python3 work?") from error
-    return Content(**told)
+    return Content(**answer)
 
 
 def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[str, str]:
@@ -91,7 +91,7 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[s
     """
     spec, base = plan.spec, _origin(plan)
     parent = plan.parent
-    told = {
+    every = {
         f"{_OCI}title": spec.store_name,
         f"{_OCI}version": f"{spec.tag}-{spec.stack}",
         f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
@@ -107,7 +107,7 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[s
         "org.ctrain.flat": "yes" if flat else "no",
         CPU_LABEL: _cpu(plan),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in every.items() if value}
 
 
 def _cpu(plan: BuildPlan) -> str:
@@ -120,8 +120,8 @@ def _cpu(plan: BuildPlan) -> str:
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:
     """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
     inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
-    told = (inherited, *(metadata.shown(part).labels.get(label, "") for part in plan.layers))
-    return [value for value in dict.fromkeys(told) if value]
+    values = (inherited, *(metadata.shown(part).labels.get(label, "") for part in plan.layers))
+    return [value for value in dict.fromkeys(values) if value]
 
 
 def _origin(plan: BuildPlan) -> Base:
@@ -209,6 +209,6 @@ def _revision(directory: Path) -> Optional[str]:
     git = command.which("git")
     if not git:
         return None
-    asked = [git, "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    completed = command.run(asked, check=False)
+    argv = [git, "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    completed = command.run(argv, check=False)
     return completed.stdout.strip() if completed.code == 0 else None

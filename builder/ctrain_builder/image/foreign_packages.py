@@ -29,9 +29,9 @@ def collect(image: Path, engine: Engine, *, as_root: bool) -> dict[str, Any]:
     """
     program = Path(inside.__file__).with_name("packages.py").read_text(encoding="utf-8") + _PRINT
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image), "/bin/sh", "-c", _LOOK, "ctrain"]
-    told = foreign.last_object(foreign.output([*argv, program]).splitlines())
+    answer = foreign.last_object(foreign.output([*argv, program]).splitlines())
     try:
-        found = config.load(Packages, told, f"image {image}")
+        found = config.load(Packages, answer, f"image {image}")
     except ConfigError as error:  # its python3 is its own
         raise EngineError(error.message) from error
     if not found.deb and not found.pypi:

@@ -31,10 +31,10 @@ def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
     among which are those of an upstream image."""
     found: dict[str, str] = {}
     for number, layer in enumerate(plan.layers):
-        told = [metadata.shown(layer).labels.get(LICENSES_LABEL, "")]
+        stated = [metadata.shown(layer).labels.get(LICENSES_LABEL, "")]
         if number == 0 and not plan.parent:
-            told.insert(0, base.get(LICENSES_LABEL, ""))
-        if licence := combined_licenses(told):
+            stated.insert(0, base.get(LICENSES_LABEL, ""))
+        if licence := combined_licenses(stated):
             found[layer.name] = licence
     return {**_of_parent(plan), **found}
 

@@ -41,13 +41,13 @@ def _settle(tree: Tree, name: PurePosixPath, time: int) -> None:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:
         return
-    magic, line_end, flags, told, size = _HEADER.unpack(head)
+    magic, line_end, flags, recorded, size = _HEADER.unpack(head)
     if magic not in _MAGIC or line_end != b"\r\n":
         return
     now = int(source.st_mtime) & _MASK, source.st_size & _MASK
     # A checksum can't be verified here, as each version of Python computes its own. It is that of the source as it was
     # when the .pyc was written; any change of the source since then shows in its ctime.
-    valid = (told, size) == now if flags == _BY_TIME else source.st_ctime <= compiled.st_mtime
+    valid = (recorded, size) == now if flags == _BY_TIME else source.st_ctime <= compiled.st_mtime
     if flags in (_BY_TIME, _BY_CHECKSUM) and valid:
         new = _HEADER.pack(magic, line_end, _BY_TIME, min(now[0], time), now[1])
         if new != head:

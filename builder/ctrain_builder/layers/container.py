@@ -153,15 +153,15 @@ class Container:
                 secrets.mask_file(log, self.secrets, start)
         if code == 0:
             return
-        said = "\n".join(last_lines(log, 50))
-        unmapped = _NO_SUBORDINATE_IDS.search(said)
+        output = "\n".join(last_lines(log, 50))
+        unmapped = _NO_SUBORDINATE_IDS.search(output)
         if unmapped:
             hint = f"Add some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {unmapped[1]}"
             raise EngineError(f"user {unmapped[1]} has no subordinate user IDs, which {self.engine.name} needs", hint)
-        if _NO_SECCOMP.search(said):
+        if _NO_SECCOMP.search(output):
             hint = "Build with an engine that has it, as packages of distributions do"
             raise EngineError(f"{self.engine.path} has no seccomp, which keeps definitions off the host's files", hint)
-        if _NO_SPACE.search(said):
+        if _NO_SPACE.search(output):
             free = shutil.disk_usage(self.work).free
             what = f"a disk became full ({free / 1e9:.1f} GB are free in {self.work}); the log is {log}"
             raise DiskFullError(what, "Free disk space, or pass --cache DIR")

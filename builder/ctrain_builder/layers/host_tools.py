@@ -63,7 +63,7 @@ def copy_tool(container: Container, program: str) -> None:
 
 def _libraries(program: str) -> list[Path]:
     """The libraries that a program loads, the loader among them; none if it is linked statically."""
-    said = command.run(["ldd", program], check=False).stdout
-    found = [Path(word) for word in re.findall(r"(/\S+) \(0x", said)]
+    libraries = command.run(["ldd", program], check=False).stdout
+    found = [Path(word) for word in re.findall(r"(/\S+) \(0x", libraries)]
     threads = [path.with_name(_THREADS) for path in found if path.name.startswith("libc.so")]
     return [*found, *(path for path in threads if path.exists())]

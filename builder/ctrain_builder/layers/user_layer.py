@@ -129,9 +129,11 @@ def _started(workspace: Workspace) -> bool:
 
 def conflict(source: str, log: str) -> str:
     """What pip wants that the image has otherwise, in a line; "" when it failed for another reason."""
-    _, _, said = log.partition("The conflict is caused by:")
-    pinned = {_normal(name): (name, version) for name, version in re.findall(r"\(constraint\) ([\w.-]+)===(\S+)", said)}
-    for who, name, rest in re.findall(r"(?m)^ +(.+ depends on|The user requested) ([\w.-]+)(\S*.*)$", said):
+    _, _, cause = log.partition("The conflict is caused by:")
+    pinned = {
+        _normal(name): (name, version) for name, version in re.findall(r"\(constraint\) ([\w.-]+)===(\S+)", cause)
+    }
+    for who, name, rest in re.findall(r"(?m)^ +(.+ depends on|The user requested) ([\w.-]+)(\S*.*)$", cause):
         if _normal(name) in pinned:
             by = source if who == "The user requested" else f"{who.removesuffix(' depends on')}, for {source},"
             return f"{by} requires {name}{rest}, the image has {' '.join(pinned[_normal(name)])}"
@@ -157,8 +159,8 @@ def _description(image: Image, source: Path, packages: dict[str, str]) -> Descri
 
 def _listing(packed: Path) -> list[str]:
     """The paths in a squashfs that are not directories; deleted names are there too, as devices."""
-    said = command.run(["unsquashfs", "-lln", str(packed)], timeout=600).stdout
-    found = re.findall(r"(?m)^([^d])\S+ .*? squashfs-root/(.+)$", said)
+    listing = command.run(["unsquashfs", "-lln", str(packed)], timeout=600).stdout
+    found = re.findall(r"(?m)^([^d])\S+ .*? squashfs-root/(.+)$", listing)
     return [path.split(" -> ")[0] if kind == "l" else path for kind, path in found]
 
 

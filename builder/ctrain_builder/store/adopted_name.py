@@ -55,6 +55,6 @@ def propose(file: Path, manifest: Manifest, modified: float) -> AdoptedName:
 
 def _tag(manifest: Manifest) -> str:
     """The version of what an image was made from, or of the framework in it; "" if neither has one."""
-    told = [manifest.labels.get(FROM_LABEL, "").rpartition(":")[2], *map(manifest.software.get, _FRAMEWORKS)]
-    found = (re.match(r"v?(\d[A-Za-z0-9.]*)", text) for text in told if text)
+    stated = [manifest.labels.get(FROM_LABEL, "").rpartition(":")[2], *map(manifest.software.get, _FRAMEWORKS)]
+    found = (re.match(r"v?(\d[A-Za-z0-9.]*)", text) for text in stated if text)
     return next((match[1].rstrip(".") for match in found if match), "")

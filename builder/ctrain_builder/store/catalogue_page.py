@@ -164,11 +164,11 @@ def _row(version: CatalogueEntry) -> str:
 def _facts(version: CatalogueEntry) -> dict[str, Any]:
     """A version as the page's programs know it."""
     image, manifest = version.image, version.image.manifest
-    told, labels, root = asdict(manifest), manifest.labels, image.path.parent
+    facts, labels, root = asdict(manifest), manifest.labels, image.path.parent
     run = ("ctrain", "run", "--nodes", "2", "--store", str(root), "--image", version.reference, "--")
     engine = Image(image.path, manifest).plain_argv
     return {
-        **{fact: told[fact] for fact in _FACTS},
+        **{fact: facts[fact] for fact in _FACTS},
         "version": manifest.version,
         "channels": image.channels,
         "size": format_size(manifest.size),

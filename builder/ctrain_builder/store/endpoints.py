@@ -87,12 +87,12 @@ class StoreEndpoint:
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
         """What there is of each version."""
         store = open_store(self.root)
-        asked = {one.digest for one in wanted}
+        digests = {one.digest for one in wanted}
         found: dict[str, Held] = {}
         for version in (one for one in stored_versions(store) if one.state != PUBLISHED):
             with contextlib.suppress(ConfigError):
                 digest = read_manifest(version.manifest).digest
-                if version.is_retired or digest not in asked:  # what is wanted and in quarantine may come again
+                if version.is_retired or digest not in digests:  # what is wanted and in quarantine may come again
                     found[version.image.name] = Held(digest, False)
         found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
         for one in wanted:

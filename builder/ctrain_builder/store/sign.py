@@ -160,10 +160,10 @@ class Signer:
         if not name:
             raise UsageError(f"{self.key!r} names no key", hint)
         try:
-            said = command.run(["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).stdout
+            listing = command.run(["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).stdout
         except CtrainError as error:
             raise UsageError(f"gpg has no secret key {name!r}: {error.message}", hint) from error
-        return next(line.split(":")[9] for line in said.splitlines() if line.startswith("fpr:"))
+        return next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
 
 
 @contextlib.contextmanager

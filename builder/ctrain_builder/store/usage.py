@@ -32,12 +32,12 @@ def usage(paths: Sequence[Path]) -> tuple[list[Usage], int]:
     found = {path: extents(path) for path in paths}
     everything = [extent for own in found.values() for extent in own or ()]
     twice = _places(everything, 2)
-    told = [
+    files = [
         Usage(path, path.stat().st_size, None if own is None else _size(_places([*_places(own, 1), *twice], 2)))
         for path, own in found.items()
     ]
-    untold = sum(one.size for one in told if one.shared is None)
-    return told, untold + _size(_places(everything, 1))
+    unknown = sum(one.size for one in files if one.shared is None)
+    return files, unknown + _size(_places(everything, 1))
 
 
 def extents(path: Path) -> Optional[list[Extent]]:
