@@ -326,7 +326,8 @@ class Builder:
             container = self._container(work)
             upstream = {} if plan.parent else describe.inspect_labels(container, stack.files[0])
             license_of = licenses.by_layer(plan, upstream)
-            labels = describe.labels(plan, flat, license_of)
+            content = self._examine(container, stack)
+            labels = describe.labels(plan, flat, license_of, content.packages)
             parts = stack.files[0], stack.files[1:], plan.arch, labels, log
             taken = self.cache.take(path, work / "earlier.sif")  # from here on there is no image
             if flat:
@@ -337,7 +338,6 @@ class Builder:
                 if note := estimate.copy_note(self.cache, stack.files[0], in_use=bool(earlier)):
                     self.progress.note(note)
                 made = assemble(container, *parts)
-            content = self._examine(container, stack, made)
             sbom.attach(container, plan, made, content.packages, license_of, log)
             manifest = describe.manifest(container, plan, made, stack.contents, content)
             used.enter_context(self.cache.use(made))
@@ -346,11 +346,14 @@ class Builder:
         step.end("made", path.stat().st_size)
         return manifest
 
-    def _examine(self, container: Container, stack: Stack, made: Path) -> Content:
+    def _examine(self, container: Container, stack: Stack) -> Content:
+        below = LowerLayers(stack.files[0], tuple(stack.files[1:]))
         count = reuse.needed_layers(self.cache, container, stack, since=0)
         seen = reuse.programs(describe.EXAMINE), reuse.surroundings(container)
         known = reuse.fingerprint("examine", stack.digests(count), *seen)
-        return Content(**self.cache.facts(known, lambda: asdict(describe.examine(container, made))))
+        return Content(
+            **self.cache.facts(known, lambda: asdict(describe.examine(container, below.base, below.overlays)))
+        )
 
     def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: Manifest) -> Manifest:
         """Run the tests of the image whose results may have changed. Returns its manifest, with all results."""

@@ -74,9 +74,9 @@ class _Answer:
     packages: Packages = field(default_factory=Packages)
 
 
-def examine(container: Container, image: Path) -> Content:
-    """Ask the image. Raises BuildError."""
-    answer = run_probe(container, image, EXAMINE)
+def examine(container: Container, image: Path, overlays: Sequence[str] = ()) -> Content:
+    """Ask the image, with layers over it. Raises BuildError."""
+    answer = run_probe(container, image, EXAMINE, overlays)
     try:
         config.load(_Answer, answer, f"image {image}")
     except ConfigError as error:  # its python3 is its own
@@ -84,10 +84,10 @@ def examine(container: Container, image: Path) -> Content:
     return Content(**answer)
 
 
-def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[str, str]:
-    """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels.
+def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str], packages: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of an image as a whole; those of its layers lie below them. The same layers give the same labels.
 
-    `license_of` has the licences of its layers.
+    `license_of` has the licences of its layers, `packages` what inside/packages.py finds.
     """
     spec, base = plan.spec, _origin(plan)
     parent = plan.parent
@@ -107,7 +107,8 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[s
         "org.ctrain.flat": "yes" if flat else "no",
         CPU_LABEL: _cpu(plan),
     }
-    return {name: value for name, value in every.items() if value}
+    own = {name: value for name, value in every.items() if value}
+    return {**own, **licenses.of_packages(own, packages)}
 
 
 def _cpu(plan: BuildPlan) -> str:
@@ -145,7 +146,6 @@ def manifest(
     layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
     software = dict(content.software)
     arch = software.pop("arch", "")
-    inside = inspect_labels(container, image)
     return Manifest(
         name=plan.spec.store_name,
         tag=plan.spec.tag,
@@ -159,7 +159,7 @@ def manifest(
         tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
-        labels={**inside, **_base_built(plan, contents), **licenses.of_packages(inside, content.packages)},
+        labels={**inspect_labels(container, image), **_base_built(plan, contents)},
         base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),

@@ -33,7 +33,7 @@ def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
     for number, layer in enumerate(plan.layers):
         stated = [metadata.shown(layer).labels.get(LICENSES_LABEL, "")]
         if number == 0 and not plan.parent:
-            stated.insert(0, base.get(LICENSES_LABEL, ""))
+            stated.insert(0, stated_licenses(base))
         if licence := combined_licenses(stated):
             found[layer.name] = licence
     return {**_of_parent(plan), **found}
@@ -77,7 +77,8 @@ def _as_spdx(name: str) -> str:
 
     if listed := fixup_id(name):
         return listed
-    if is_expression(name):
+    operands = filter(None, re.split(r"\s+(?:AND|OR)\s+|\s*[()]\s*", name))
+    if is_expression(name) and all(fixup_id(each.partition(" WITH ")[0]) for each in operands):  # it knows GPL, too
         return name
     letters = _NOT_IN_A_NAME.sub("-", name.replace("+", "-plus")).strip("-")
     return f"LicenseRef-{letters or _NOT_IN_A_NAME.sub('-', _NONE_NAMED)}"

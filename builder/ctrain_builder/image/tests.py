@@ -53,14 +53,16 @@ def base_facts(container: Container, base: Path) -> dict[str, str]:
     return run_probe(container, base, UNCHANGED)
 
 
-def run_probe(container: Container, image: Path, program: str) -> dict[str, Any]:
-    """The JSON object that a program of inside/ prints in an image; {} if it has no Python. Raises BuildError."""
+def run_probe(container: Container, image: Path, program: str, overlays: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON object that a program of inside/ prints in an image, with layers over it; {} if it has no Python. Raises
+    BuildError."""
     script = 'if command -v python3 > /dev/null; then exec python3 "$0"; else echo {}; fi'
     try:
         scratch = Path(tempfile.mkdtemp(dir=container.work))
         copy_programs(scratch / "mnt")
         (scratch / "tmp").mkdir()  # TensorFlow can't be imported without one
-        argv = container.argv("exec", image, binds=[f"{scratch / 'mnt'}:/mnt:ro", f"{scratch / 'tmp'}:/tmp"])
+        binds = [f"{scratch / 'mnt'}:/mnt:ro", f"{scratch / 'tmp'}:/tmp"]
+        argv = container.argv("exec", image, overlays=overlays, binds=binds)
         text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
         found = json.loads(text.strip().splitlines()[-1])
         if not isinstance(found, dict):

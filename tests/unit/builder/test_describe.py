@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,7 +54,7 @@ def ngc(project: Path) -> Path:
 
 def test_labels_of_an_image_from_a_registry(ngc: Path) -> None:
     image = planned(ngc, "24.12")
-    assert describe.labels(image, False, licenses.by_layer(image, {})) == {
+    assert describe.labels(image, False, licenses.by_layer(image, {}), {}) == {
         "org.opencontainers.image.title": "small",
         "org.opencontainers.image.version": "24.12-s",
         "org.opencontainers.image.description": "Release 24.12; Tools",
@@ -72,19 +70,19 @@ def test_labels_of_an_image_from_a_registry(ngc: Path) -> None:
 
 
 def test_labels_say_only_what_is_known(project: Path) -> None:
-    labels = describe.labels(planned(project), True, {})
+    labels = describe.labels(planned(project), True, {}, {})
     assert labels["org.ctrain.flat"] == "yes"
     assert not [name for name in labels if name.endswith(("licenses", "description", "base.name", "base.digest"))]
 
 
 def test_the_cpu_that_a_layer_is_compiled_for(project: Path) -> None:
     image = planned(project)
-    assert CPU_LABEL not in describe.labels(image, False, {})
+    assert CPU_LABEL not in describe.labels(image, False, {}, {})
     base, upper = image.layers
     inputs = dataclasses.replace(upper.inputs, arguments={"CPU_ARCH": "haswell"})
     image = dataclasses.replace(image, layers=(base, dataclasses.replace(upper, inputs=inputs)))
-    assert describe.labels(image, False, {})[CPU_LABEL] == "haswell"
-    assert CPU_LABEL not in describe.labels(dataclasses.replace(image, arch="arm64"), False, {})
+    assert describe.labels(image, False, {}, {})[CPU_LABEL] == "haswell"
+    assert CPU_LABEL not in describe.labels(dataclasses.replace(image, arch="arm64"), False, {}, {})
 
 
 @pytest.fixture
@@ -99,7 +97,6 @@ def make(
     image: Path,
     software: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-    packages: Mapping[str, Any] = {},
 ) -> Manifest:
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), image.parent, lambda: None)
     inspected = '{"data": {"attributes": {"labels": {"a": "b"}}}, "type": "container"}'
@@ -109,7 +106,7 @@ def make(
     packer.chmod(0o755)
     monkeypatch.setenv("PATH", str(image.parent), prepend=":")
     contents = [LayerContent("sha256:02", 4, "2026-11-01T00:00:00Z"), LayerContent("sha256:03", 5)]
-    return describe.manifest(container, build, image, contents, Content(software, dict(packages)))
+    return describe.manifest(container, build, image, contents, Content(software))
 
 
 def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +122,13 @@ def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: 
     assert (manifest.tools["apptainer"], manifest.tools["mksquashfs"]) == ("1.4.5", "4.5.1")
 
 
-def test_the_manifest_has_the_licences_of_packages(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = {"licenses": {"pypi": {"torch": ("BSD-3-Clause",)}}}
-    manifest = make(planned(ngc), image, {}, monkeypatch, packages)
-    told = {"org.ctrain.licenses.packages": "BSD-3-Clause 1", "org.opencontainers.image.licenses": "BSD-3-Clause"}
-    assert manifest.labels == {"a": "b", **told}
+def test_labels_have_the_licences_of_packages(ngc: Path) -> None:
+    labels = describe.labels(
+        planned(ngc), False, {"upper": "MIT"}, {"licenses": {"pypi": {"torch": ("BSD-3-Clause",)}}}
+    )
+    assert labels["org.ctrain.licenses.packages"] == "BSD-3-Clause 1"
+    assert labels["org.opencontainers.image.licenses"] == "MIT AND BSD-3-Clause"
+    assert labels["org.ctrain.licenses"] == "upper: MIT"
 
 
 def test_a_tag_or_a_table_that_is_not_known(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:

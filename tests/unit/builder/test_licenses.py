@@ -47,13 +47,13 @@ def test_the_licence_label_has_those_of_packages_as_spdx_writes_them() -> None:
     """None is translated: LicenseRef- begins what is on no list, also that a package names none."""
     of = {
         "pypi": {"a": ("mit",), "b": ("Apache-2.0 OR BSD-2-Clause",), "c": (), "d": ("BSD License",)},
-        "deb": {"e": ("GPL-2+", "MIT", "(?)"), "f": ("Apache-2.0",)},
+        "deb": {"e": ("GPL-2+", "MIT", "(?)"), "f": ("Apache-2.0",), "g": ("BSD-3-clause or GPL", "Zlib")},
     }
     labels = {LICENSES_LABEL: "Apache-2.0", "org.ctrain.licenses": "base: Apache-2.0"}
     told = licenses.of_packages(labels, {"licenses": of})[LICENSES_LABEL]
     assert told == (
         "Apache-2.0 AND LicenseRef-not-named AND (Apache-2.0 OR BSD-2-Clause) AND LicenseRef-BSD-License"
-        " AND LicenseRef-GPL-2-plus AND MIT"
+        " AND LicenseRef-BSD-3-clause-or-GPL AND LicenseRef-GPL-2-plus AND MIT AND Zlib"
     )
     whole = {**labels, **licenses.of_packages(labels, {"licenses": of})}
     assert stated_licenses(whole) == "Apache-2.0", "what packages claim does not decide what is passed on"

@@ -292,7 +292,7 @@ def test_an_image_is_labelled_with_its_parent_and_has_its_requirements(project: 
     path = described(tmp_path / "x.sif", "ngc", "horovod", base=base, labels=labels, requires=needs)
     found = find(str(path))
     made = planned(project, found)
-    told = describe.labels(made, False, licenses.by_layer(made, {}))
+    told = describe.labels(made, False, licenses.by_layer(made, {}), {})
     assert told["org.ctrain.parent"] == f"pytorch:24.12-hd-r3@{found.digest}"
     assert told["org.opencontainers.image.base.digest"] == found.digest
     assert told["org.opencontainers.image.licenses"] == "BSD-3-Clause"
