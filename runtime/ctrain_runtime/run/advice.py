@@ -72,8 +72,8 @@ _KNOWN = (
     ),
     (
         r"terminate called without an active exception",
-        "torch aborts like this when a program ends without torch.distributed.destroy_process_group(): call it at "
-        "the end",
+        "torch aborts like this when a program ends without torch.distributed.destroy_process_group(), or while a "
+        "model of DistributedDataParallel outlives that: train in a function, and call it at the end",
     ),
 )
 

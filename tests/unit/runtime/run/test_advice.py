@@ -69,7 +69,7 @@ FULL = "OSError: [Errno 28] No space left on device"
         (DIRECT, "the image's MPI did not reach the scheduler's PMIx"),
         (OPAL, "the image's MPI did not reach the scheduler's PMIx"),
         (WATCHDOG, "a rank did not come to a collective in time"),
-        (ABORT, "torch aborts like this when a program ends without torch.distributed.destroy_process_group()"),
+        (ABORT, "torch aborts like this when a program ends without torch.distributed.destroy_process_group(), or"),
     ],
 )
 def test_known_causes(line: str, remedy: str) -> None:
