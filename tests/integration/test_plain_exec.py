@@ -75,9 +75,9 @@ def test_the_channels_link_the_shown_file_and_the_modules_sif(store: Path, capsy
         assert is_whole(["apptainer", "exec", str(file)])
 
 
-def test_the_command_lines_to_copy(store: Path) -> None:
-    help_text = (store.parent / "modules/ctrain-small/1.0-s-r1").read_text()
-    (line,) = re.findall(r"srun (apptainer exec .*?) python train\.py", help_text)
+def test_the_command_of_a_module_and_the_line_to_copy(store: Path) -> None:
+    command = (store.parent / "modules/.commands/ctrain-small/1.0-s-r1/ctrain-small").read_text()
+    (line,) = re.findall(r"exec (apptainer exec .*?) \"\$@\"", command)
     (found,) = re.findall(
         r"apptainer exec [^\"]*? python", catalogue_page.render(catalogue_page.load_entries(open_store(store)))
     )
