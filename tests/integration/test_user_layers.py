@@ -60,7 +60,7 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     assert layer["size"] < 100_000, "the image is not copied"
     assert not list((mine / "cache" / "tmp").iterdir())
     argv = ["--nodes", "2", "--image", "pytorch-cpu", "--layer", "my.sqsh", "--name", "layered"]
-    done = cluster.run("ctrain", "run", *argv, "--runs", "../ctrain-runs", "--", "python", "-c", SHOW, cwd=mine)
+    done = cluster.run("ctrain", "run", *argv, "--", "python", "-c", SHOW, cwd=mine)
     assert done.returncode == 0, done.stdout + done.stderr
     logs = cluster.home / "ctrain-runs" / "layered" / "logs"
     for rank in range(4):
@@ -71,7 +71,7 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     assert "on      pytorch-cpu 2.13.0-hd-r" in shown and "greeting  1.0" in shown
 
     other = str(other_store(cluster, mine / "store"))
-    changed = cluster.run("ctrain", "run", "--store", other, *argv, "--", "true", cwd=mine)
+    changed = cluster.run("ctrain", "run", "--store", other, *argv, "--name", "other", "--", "true", cwd=mine)
     image = r"pytorch-cpu 2\S+ \(sha256:"
     assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), but the image is {image}0000", changed.stderr)
     refused(changed, 64, "Rebuild it with: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
