@@ -43,8 +43,8 @@ slurm_job_lasts() { # not at its time limit, nor cancelled; a controller that do
 # those are left out that do not answer, do not see the run directory, or whose driver finds a GPU broken.
 CT_PROBE_SECONDS=60
 CT_WELL='allocated|mixed|idle|completing|reserved' # states of nodes (man sinfo) with which steps start; * is for silent ones
-run_on_good_nodes() { # srun ARGUMENT...
-  "$1" ${ct_left_out:+"--exclude=$ct_left_out"} "${@:2}"
+run_on_good_nodes() { # srun ARGUMENT... A step whose node is lost never ends, and holds what it has of the others (Slurm 22.05)
+  "$1" ${ct_left_out:+"--exclude=$ct_left_out" --overlap} "${@:2}"
 }
 look_for_good_nodes() { # NODES: that the run needs; of drained ones, if there are too few. Sets ct_left_out, or why
   local name states answers all good bad
