@@ -145,8 +145,8 @@ def test_a_run_that_is_cancelled_in_its_second_attempt(bench: Bench) -> None:
 
 
 def test_sigterm_to_the_job_in_a_restart_ends_it(bench: Bench) -> None:
-    run = bench.run(*TWO, "--restarts", "2", "--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/failed"; exit 3')
-    wait_for(bench.one / "failed")
+    run = bench.run(*TWO, "--restarts", "2", "--", "bash", "-c", "exit 3")
+    wait_for(lambda: '"code": 3' in "".join(path.read_text() for path in bench.one.glob("nodes/*.jsonl")))
     for _ in range(2):
         os.kill(bench.job_process(), signal.SIGTERM)
     code, out, _ = ended(run)
