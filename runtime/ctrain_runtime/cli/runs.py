@@ -31,7 +31,7 @@ from ctrain_runtime.cli.run_options import add_site
 from ctrain_runtime.cli.run_state import RunState, look, state
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.run import parent_directories, record
-from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up
+from ctrain_runtime.run.pick_up import find_run, list_parents, list_runs, pick_up
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.remove import Removable, check, remove
 from ctrain_runtime.schedulers.protocol import Status
@@ -112,7 +112,7 @@ def execute(args: argparse.Namespace) -> int:
             if each.word == "unknown" and each.status.note:
                 print_line(f"{each.record.run}: {each.status.note}", sys.stderr)
     elif not next(list_runs(*parents), None):
-        print_line(f"no runs in {', '.join(map(str, parents))}")
+        print_line(f"no runs in {list_parents(parents)}")
     elif args.name or args.since or args.state:
         print_line("no run matches")
     return 0

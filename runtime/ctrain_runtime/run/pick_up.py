@@ -99,14 +99,16 @@ def find_run(reference: str, *parents: Path) -> Path:
     if reference == directory.LAST:
         newest = next(list_runs(*parents), None)
         if newest is None:
-            raise DataError(f"no runs in {_listed(parents)}", "Name the parent directory of runs with --runs DIR")
+            raise DataError(f"no runs in {list_parents(parents)}", "Name the parent directory of runs with --runs DIR")
         return newest
     path = Path(reference)
     if _is_run(path):
         return path.resolve()
     named = [parent / reference for parent in parents if "/" not in reference and _is_run(parent / reference)]
     if len(named) > 1:
-        raise DataError(f"run {reference!r} is in {_listed([run.parent for run in named])}", "Name one by its path")
+        raise DataError(
+            f"run {reference!r} is in {', '.join(str(run.parent) for run in named)}", "Name one by its path"
+        )
     jobs = [] if named else [run for run in list_runs(*parents) if _had_job(run, reference)]
     if len(jobs) > 1:  # of other clusters, or after the scheduler began to count anew
         runs = ", ".join(run.name for run in jobs)
@@ -115,7 +117,7 @@ def find_run(reference: str, *parents: Path) -> Path:
         return found.resolve()
     names = [run.name for run in list_runs(*parents)]
     hint = suggest(reference, names) or "List runs with: ctrain runs"
-    raise DataError(f"run {reference!r} not found in {_listed(parents)}", hint)
+    raise DataError(f"run {reference!r} not found in {list_parents(parents)}", hint)
 
 
 def list_runs(*parents: Path) -> Iterator[Path]:
@@ -131,8 +133,12 @@ def list_runs(*parents: Path) -> Iterator[Path]:
     yield from sorted(candidates, key=_created, reverse=True)
 
 
-def _listed(parents: Sequence[Path]) -> str:
-    return ", ".join(map(str, parents))
+def list_parents(parents: Sequence[Path]) -> str:
+    """The first of them, the site's, and how many others there are."""
+    first, *others = parents
+    if len(others) < 2:
+        return ", ".join(map(str, parents))
+    return f"{first} and {len(others)} other directories of runs"
 
 
 def _had_job(path: Path, job: str) -> bool:

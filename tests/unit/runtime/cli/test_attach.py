@@ -157,7 +157,7 @@ def test_a_signal_leaves_the_run_which_goes_on(tmp_path: Path, number: signal.Si
     program = f"seq -f 'line %g' 30; while ! [ -e {go} ]; do sleep 0.05; done; exit 3"
     try:
         assert ended(bench.run("--launcher", "env", "--", "bash", "-c", program, verb="submit"))[0] == 0
-        wait_for(lambda: "line 30" in bench.log(0))
+        wait_for(lambda: (bench.one / "logs/rank0.log").exists() and "line 30" in bench.log(0))
         attach = bench.attach()
         assert attach.stdout
         lines = [attach.stdout.readline().rstrip()]

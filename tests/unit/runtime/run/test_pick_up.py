@@ -17,7 +17,15 @@ from ctrain_runtime.run import directory, record
 from ctrain_runtime.run import pick_up as module
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
-from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh, require_known
+from ctrain_runtime.run.pick_up import (
+    current_status,
+    find_run,
+    list_parents,
+    list_runs,
+    pick_up,
+    refresh,
+    require_known,
+)
 from ctrain_runtime.run.record import Attempt
 from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers import process
@@ -217,7 +225,9 @@ def test_runs_of_several_parent_directories(tmp_path: Path) -> None:
     parents = (tmp_path / "a", tmp_path / "nowhere", tmp_path / "b")
     assert list(list_runs(*parents)) == [b, a]
     assert [find_run(reference, *parents) for reference in ("one", "two", "last")] == [a, b, b]
-    with pytest.raises(DataError, match=rf"^run 'oen' not found in {tmp_path}/a, .*/b. Did you mean 'one'"):
+    with pytest.raises(
+        DataError, match=rf"^run 'oen' not found in {tmp_path}/a and 2 other directories of runs. Did you mean 'one'"
+    ):
         find_run("oen", *parents)
 
 
@@ -330,3 +340,9 @@ def test_a_damaged_job_id_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch)
     record.save(dataclasses.replace(run.record, attempts=(attempt,)))
     with pytest.raises(CtrainError, match="invalid id of a process: 'seven'"):
         process.status(pick_up(run.path).job_id)
+
+
+def test_many_parent_directories_are_counted() -> None:
+    assert list_parents([Path("/a")]) == "/a"
+    assert list_parents([Path("/a"), Path("/b")]) == "/a, /b"
+    assert list_parents([Path("/a"), Path("/b"), Path("/c")]) == "/a and 2 other directories of runs"
