@@ -77,8 +77,8 @@ def test_a_rank_that_is_killed(bench: Bench, options: tuple[str, ...], last: int
         "attempt 0 begins with step 0",
         ["attempt 1 begins with step 1", "done"],
     )
-    assert shown[-2].startswith("completed in ")
-    assert shown[-2].endswith(", with 1 restart")
+    (completed,) = (line for line in shown if line.startswith("completed in "))
+    assert completed.endswith(", with 1 restart")
     assert re.sub("step .", "step", "\n".join(program_lines(bench, last))) == (
         "attempt 0 begins with step\n--- attempt 1 ---\nattempt 1 begins with step\ndone"
     )
@@ -158,8 +158,12 @@ def test_attach_shows_the_restarts_of_a_run_in_their_places(bench: Bench) -> Non
     _, shown, _ = ended(bench.run(*TWO, "--restarts", "2", "--", "python3", "train.py"))
     code, out, _ = ended(bench.attach())
     assert code == 0
-    start = next(number for number, line in enumerate(out.splitlines()) if line.startswith("completed"))
-    assert out.splitlines()[start:] == shown.splitlines()[-2:]
+
+    def end(text: str) -> list[str]:
+        lines = text.splitlines()
+        return lines[next(number for number, line in enumerate(lines) if line.startswith("completed")) :]
+
+    assert end(out) == end(shown)
 
 
 def test_a_job_says_how_often_it_may_be_restarted(bench: Bench) -> None:
