@@ -173,7 +173,7 @@ def compress_hosts(names: Iterable[str]) -> str:
     """Names of hosts in Slurm's notation, as expand_hosts reads it: gpu[01-03,07],login."""
     numbers: dict[tuple[str, int], list[int]] = {}
     for name in dict.fromkeys(names):
-        head, digits = re.fullmatch(r"(.*?)([0-9]{0,6})", name, re.DOTALL).groups()  # type: ignore[union-attr]
+        head, digits = re.fullmatch(r"(.*?)([0-9]{0,6})", name, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits all
         numbers.setdefault((head, len(digits)), []).append(int(digits or 0))
     return ",".join(_hosts(head, width, sorted(found)) for (head, width), found in numbers.items())
 

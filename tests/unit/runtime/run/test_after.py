@@ -38,7 +38,7 @@ def run(tmp_path: Path, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def wait_for(run: Run, site: Site, scheduler: object, cluster: Cluster = HERE) -> tuple[str, str]:
-    return job_to_wait_for(run.path, site, scheduler, cluster)  # type: ignore[arg-type]
+    return job_to_wait_for(run.path, site, scheduler, cluster)  # type: ignore[arg-type]  # a stand-in
 
 
 def end(run: Run, code: int) -> None:
