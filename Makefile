@@ -22,14 +22,14 @@ demo:
 	tests/cluster/demo
 
 # Two parts at once: there is one cluster, and a core beside it. One that fails does not keep the others from running.
-test: machine .venv/tools
+test: machine .venv
 	tests/parts $(PARTS)
 
 # What CI runs beside the units.
-system: machine .venv/tools
+system: machine .venv
 	tests/parts $(SYSTEM)
 
-quick: machine .venv/tools
+quick: machine .venv
 	tests/parts quick-run test-unit
 
 $(PARTS) quick-run: | $(RESULTS)
@@ -58,7 +58,7 @@ quick-run:
 OLD_PYTHON := $(addprefix runtime/ctrain_runtime/payload/,preflight rendezvous.py relay.py scan.py)
 
 # Formatting, types and scripts: seconds, no cluster.
-check: .venv/tools
+check: .venv
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
@@ -66,7 +66,7 @@ check: .venv/tools
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
 
 # What runs on any machine, without root.
-unit: .venv/tools
+unit: .venv
 	.venv/bin/pytest $(SIDE_BY_SIDE) $(UNIT_TESTS)
 
 # The units that need no development tool, under another Python: make unit-python PYTHON=python3.13
@@ -78,21 +78,16 @@ unit-python:
 machine:
 	tests/cluster/install
 
-# What `ctrain build` needs. HASHES=yes: only packages with the hashes of .ci/requirements.txt.
+# HASHES=yes: only packages with the hashes of .ci/requirements.txt, and none of those for tests.
 .venv: pyproject.toml
 	python3 -m venv .venv
 ifdef HASHES
 	.venv/bin/pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
 	.venv/bin/pip install --quiet --no-deps --no-index --no-build-isolation --editable .
 else
-	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build]' # Python compiles what is used
+	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build,dev]' # Python compiles what is used
 endif
 	touch .venv
-
-# And what tests and checks need.
-.venv/tools: .venv
-	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build,dev]'
-	touch .venv/tools
 
 down:
 	tests/cluster/cluster down
