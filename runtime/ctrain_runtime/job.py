@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Any, Literal, Optional, Union
 
 from ctrain_runtime.base import config, paths, strict_yaml
 from ctrain_runtime.base.paths import expand_home
@@ -20,6 +20,9 @@ JOB_FILE = "job.yaml"
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh")
 _NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a text or a module
 _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
+PARAMETER = re.compile(r"[A-Za-z0-9_+~@][A-Za-z0-9_+~@./-]*")  # the name of one, also in the notation of Hydra
+KEY_VALUE = "key=value"
+ParameterStyle = Literal["--key value", "key=value"]
 Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo", "node"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a string, or a number that is kept as it is written
@@ -73,6 +76,8 @@ class JobFile:
     training: Optional[Training] = None
     ranks: Literal["world", "independent"] = "world"
     restarts: int = 0
+    parameters: dict[str, Written] = field(default_factory=dict)
+    parameter_style: ParameterStyle = "--key value"
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Job:
     """A job ready to be planned.
 
     `directory`: the host directory it runs in, None if it is part of the image; `file`: its job.yaml, None for a
-    command. `independent`: its ranks form no world.
+    command. `independent`: its ranks form no world. `parameters`: settings of the program, which follow the command.
     """
 
     name: str
@@ -97,6 +102,8 @@ class Job:
     file: Optional[Path] = None
     independent: bool = False
     restarts: int = 0
+    parameters: dict[str, str] = field(default_factory=dict)
+    parameter_style: str = "--key value"
 
     @property
     def where(self) -> str:
@@ -213,15 +220,18 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     _check(keys, path)
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
-    env = {str(name): value for name, value in written.get("env", {}).items()}
+    env, parameters = (_as_written(written.get(key, {})) for key in ("env", "parameters"))
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    job = Job(
-        _name(directory.name), tuple(written["command"]), images, *rest, keys.ranks == "independent", keys.restarts
-    )
+    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style)
+    job = Job(_name(directory.name), tuple(written["command"]), images, *rest, *more)
     script = missing_script(job)
     if script:
         raise JobError(f"{path}: command: {script} not found in {directory}", _script_hint(script, directory))
     return job
+
+
+def _as_written(values: dict[Any, str]) -> dict[str, str]:
+    return {str(name): value for name, value in values.items()}
 
 
 def _check(keys: JobFile, path: Path) -> None:
@@ -236,6 +246,8 @@ def _check(keys: JobFile, path: Path) -> None:
     _check_count(f"{path}: resources.gpus_per_node", keys.resources.gpus_per_node, 0, "auto")
     _check_count(f"{path}: resources.ranks_per_node", keys.resources.ranks_per_node, 1, "auto")
     _check_count(f"{path}: restarts", keys.restarts, 0)
+    if invalid := next((name for name in keys.parameters if not PARAMETER.fullmatch(name)), None):
+        raise JobError(f"{path}: parameters: invalid name {invalid!r}", "Names have no dashes before them: lr: 0.1")
     try:
         minutes = parse_limit(keys.resources.time)
     except UsageError as error:

@@ -10,8 +10,9 @@ from typing import get_args
 
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.cli.output import Activity
-from ctrain_runtime.job import Launcher
+from ctrain_runtime.job import Launcher, ParameterStyle
 from ctrain_runtime.plan.model import Options
+from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site.select import FALLBACK, select_site
 
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     _add_basics(parser)
     if takes_job:
         add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+        _add_parameters(parser)
     _add_ranks(parser, takes_job=takes_job)
     _add_checks(parser, takes_job=takes_job)
     image = _add_image(parser)
@@ -106,6 +108,14 @@ def _add_basics(parser: argparse.ArgumentParser) -> None:
         metavar="SRC[:DST[:ro]]",
         help="bind-mount SRC at DST (default: same path; `:ro` read-only; repeatable)",
     )
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("parameters of the program").add_argument
+    text = "parameter, added to the command (repeatable)"
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+    text = "how parameters are written in the command (default: the job's, else --key value)"
+    add("--parameter-style", choices=get_args(ParameterStyle), default="", help=text)
 
 
 def _add_ranks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
@@ -196,6 +206,8 @@ def make_request(args: argparse.Namespace) -> Request:
         image=args.image,
         layers=tuple(args.layer),
         name=args.name,
+        parameters=dict(map(parse_setting, vars(args).get("set", ()))),
+        parameter_style=vars(args).get("parameter_style", ""),
         resume=args.resume,
         after=vars(args).get("after", ""),
         pull=args.pull,

@@ -106,6 +106,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         as_root=facts.is_root,
         umask=facts.umask,
         restarts=_restarts(job, options),
+        parameters=job.parameters,
     )
 
 

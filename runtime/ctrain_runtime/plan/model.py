@@ -167,6 +167,7 @@ class Program:
     as_root: bool = False
     umask: str = ""  # the caller's, in octal; "": unknown
     restarts: int = 0  # how often it may start again in the job after a rank has failed
+    parameters: dict[str, str] = field(default_factory=dict)  # its settings, which are words of the command
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from ctrain_runtime.run import (
     directory,
     notify,
     outside_paths,
+    parameters,
     parent_directories,
     preflight_results,
     record,
@@ -65,6 +67,8 @@ class Request:
     image: str = ""
     layers: tuple[Path, ...] = ()
     name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameter_style: str = ""
     resume: str = ""
     after: str = ""  # a run
     dry_run: bool = False
@@ -109,12 +113,13 @@ def prepare(request: Request) -> Prepared:
     check(translated, planned.launcher, target.fit.size.nodes, target.fit.size.world_size)
     imported = ALWAYS_IMPORTED.get(translated.by) or read_imports(planned)
     known = (target.image.manifest.software, site, target.cluster, target.fit.size)
+    of_line = request.command if request.reference else ()
     choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
         planned,
         launcher=choice.launcher,
         independent=choice.independent,
-        command=(*translated.prefix, *planned.command, *(request.command if request.reference else ())),
+        command=(*translated.prefix, *planned.command, *parameters.words(planned), *of_line),
     )
     while True:
         plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
@@ -248,6 +253,7 @@ def _job(request: Request) -> tuple[job.Job, TranslatedCommand]:
         translated = _translate(request.command, options.launcher, options.interactive, options)
         planned = job.from_command(translated.command, Path.cwd(), request.job_name)
         typed_command.check(translated.command, Path(planned.workdir))
+    planned = parameters.with_settings(planned, request.parameters, request.parameter_style)
     resources = replace(
         planned.resources,
         nodes=translated.nodes or planned.resources.nodes,

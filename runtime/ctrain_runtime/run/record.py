@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
@@ -67,7 +67,8 @@ class Record:
     """The record of a run: record.json.
 
     `nodes`: the hosts in the order of the ranks; `environment`: names only; `revision`: the git commit of the job's
-    directory. `preflight`: its measurements, and why it failed. `estimate` and `measured`: the expected and the
+    directory. `preflight`: its measurements, and why it failed. `parameters`: the settings
+    of the program, which are words of the command. `estimate` and `measured`: the expected and the
     measured needs, if --estimate was given. `world`: the certificate of who joined, null in records of older versions.
 
     `world`, `exit` and `end` are null until the run is known to have ended. `doubtful`: files were missing that may
@@ -100,6 +101,7 @@ class Record:
     estimate: Optional[Expectation] = None
     measured: Optional[Measured] = None
     world: Optional[World] = None
+    parameters: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
@@ -123,6 +125,7 @@ def begin(plan: LaunchPlan) -> Record:
         world_size=plan.size.world_size,
         created=iso(time.time()),
         estimate=plan.checks.estimate,
+        parameters=plan.program.parameters,
     )
 
 

@@ -21,6 +21,8 @@ resources: {nodes: 2, gpus_per_node: 4, ranks_per_node: auto, time: "2:00:00"}
 data: {dataset: imagenet, mount: /images}
 env: {A: b, N: 3, LR: 0.1, MASK: 0x0F, "YES": "on"}
 layers: [mine.sqsh, ~/other.sqsh]
+parameters: {lr: 1.0e-3, opt.name: adam, 1: 2}
+parameter_style: key=value
 training:
   model: {layers: layers=4, hidden: 128}
   layout: {batch: 64}
@@ -73,6 +75,8 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
             {"layers": "layers=4", "hidden": 128}, {"batch": 64}, "steps=100", {"offload=cpu": {"offload": True}}
         ),
         file=folder / "job.yaml",
+        parameters={"lr": "1.0e-3", "opt.name": "adam", "1": "2"},
+        parameter_style="key=value",
     )
 
 
