@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has a bench takes a run from its submission to its record, with real processes."""
+    for item in items:
+        if "bench" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.whole_run)
+
+
 @pytest.fixture(autouse=True)
 def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
