@@ -14,7 +14,7 @@ import argparse
 import sys
 
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run import DETACHED, finish, follow
+from ctrain_runtime.cli.run import DETACHED, add_plain, finish, follow
 from ctrain_runtime.cli.run_state import as_state
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.cli.status import describe
@@ -28,10 +28,11 @@ LAST_LINES = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    add_plain(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    terminal = Terminal(sys.stderr if args.json else sys.stdout)
+    terminal = Terminal(sys.stderr if args.json else sys.stdout, plain=args.plain)
     with Interrupts(only_detach=True) as interrupts:
         run = pick_up(chosen_run(args))
         status, conclusion = refresh(run)

@@ -32,5 +32,5 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     with Interrupts() as interrupts:
         interrupts.cancel = True
-        follow(run, Terminal(sys.stdout), interrupts, as_json=False, last_lines=0)
+        follow(run, Terminal(sys.stdout, plain=True), interrupts, as_json=False, last_lines=0)
     return 0

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--full", action="store_true", help="with --dry-run: print also the files that are the same in every run"
     )
     others.add_argument("--json", action="store_true", help="print the plan or the record as JSON")
+    add_plain(others)
+
+
+def add_plain(parser: argparse._ActionsContainer) -> None:
+    """The option --plain, of verbs that watch a run."""
+    parser.add_argument("--plain", action="store_true", help="print lines only, also on a terminal: no live view")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -51,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
         as_json = json.dumps(directory.as_data(prepared.launch), indent=2)
         print(as_json if args.json else run_view.describe(prepared, full=args.full))
         return 0
-    terminal = Terminal(sys.stderr if args.json else sys.stdout)
+    terminal = Terminal(sys.stderr if args.json else sys.stdout, plain=args.plain)
     with Interrupts() as interrupts:
         terminal.show(run_view.summary(prepared, request.site.reason))
         return follow(submit(prepared.launch), terminal, interrupts, as_json=args.json)
@@ -62,13 +68,14 @@ def follow(
 ) -> int:
     """Show a run, of its output so far only the last lines, until it has ended or is left, and how it ended; returns
     its exit code. Raises SchedulerError for a job that cannot be cancelled."""
-    terminal.submitted(run.job_name)
-    last = watch(run, terminal, interrupts, last_lines)
-    if interrupts.detach:
+    terminal.submitted(run.job_name, run.plan)
+    try:
+        last = watch(run, terminal, interrupts, last_lines)
+    finally:
         terminal.close()
+    if interrupts.detach:
         return DETACHED
     if not last.job_is_over:
-        terminal.close()
         if not (interrupts.leave and (run.path / run_files.CANCELLED).exists()):  # the mark of an accepted cancellation
             hint = f"Retry with: ctrain cancel {run.path}"
             raise SchedulerError(f"cannot cancel {run.job_name}; it may still be running", hint)
@@ -79,7 +86,6 @@ def follow(
 
 def finish(run: Run, conclusion: Conclusion, terminal: Terminal, *, as_json: bool) -> int:
     """Print how a run ended; returns its exit code."""
-    terminal.close()
     if as_json:
         print_line(json.dumps(dataclasses.asdict(conclusion.record), indent=2))
     else:

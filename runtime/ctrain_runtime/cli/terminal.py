@@ -1,14 +1,24 @@
-"""The view of a run: the output of rank 0, on a terminal a moving line below it, and a few lines of ctrain's own."""
+"""The view of a run: the output of rank 0, a few lines of ctrain's own, and on a terminal what moves below them."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import shutil
 import time
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Optional, TextIO
 
 from ctrain_runtime.base.text import clock_time, pluralize
-from ctrain_runtime.cli.output import ERASE_LINE, Writer
+from ctrain_runtime.cli import live_view
+from ctrain_runtime.cli.foot import Foot
+from ctrain_runtime.cli.live_view import View
+from ctrain_runtime.cli.output import Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, last_with_loss, progress, whole
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run import events
 from ctrain_runtime.run.record import Restart
 from ctrain_runtime.schedulers.protocol import Status
 
@@ -19,23 +29,24 @@ SILENCE_SECONDS = 10.0  # without output after all ranks are up; then a line say
 class Terminal:
     """A RunObserver that writes to `out` and never raises: output must not affect a job.
 
-    The moving line, the progress of the start and later a bar from metrics.jsonl, is drawn only on a terminal.
+    On a terminal, the live view of the run is drawn below its output; where rich is not installed, one line: the
+    progress of the start, and later a bar from metrics.jsonl. Not if asked to be `plain`, nor on a dumb one.
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, plain: bool = False) -> None:
         self.last_output = ""  # the end of what the program has written
         self._out = Writer(out)
-        self._live = self._out.is_terminal()
+        self._foot = Foot(self._out)
+        self._live = self._out.is_terminal() and not plain and os.environ.get("TERM") != "dumb"
         self._blocks = BLOCKS if self._out.can_show(BLOCKS) else ASCII_BLOCKS
         self._name = "the job"
+        self._run: Optional[Path] = None
+        self._view: Optional[View] = None
         self._phase = ""
         self._shown: set[str] = set()  # keys of the lines shown in this phase; a requeued job shows them again
         self._notes: set[str] = set()
         self._all_up: Optional[float] = None  # when all ranks were up
         self._has_output = False
-        self._moving_line = ""
-        self._is_drawn = False
-        self._at_line_start = True
         self._pace = Pace()
 
     @property
@@ -45,14 +56,18 @@ class Terminal:
 
     def show(self, text: str) -> None:
         """Show one or more lines of ctrain's own."""
-        self._write_line(text)
-        self._draw()
+        self._foot.write(("" if self._foot.at_line_start else "\n") + text + "\n")
 
     def warn(self, line: str) -> None:
-        self.show(f"warning: {line}")
+        self._tell(f"warning: {line}")
 
-    def submitted(self, name: str) -> None:
+    def submitted(self, name: str, plan: Optional[LaunchPlan] = None) -> None:
+        """The run has a job. With its `plan`, it gets a live view."""
         self._name = name
+        if plan and self._live and find_spec("rich"):
+            self._run, size = Path(plan.run_directory), plan.size
+            self._view = View(plan.run, plan.unit, size.nodes, plan.recorded_ranks, size.time_limit)
+            self._update()
 
     def status(self, status: Status) -> None:
         if status.phase != self._phase:
@@ -63,11 +78,14 @@ class Terminal:
             start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
             # One line per reason, and one for the first estimate: later ones only shift it.
             self._show_new(f"{self._name} is queued{reason}{start}", f"{reason}{bool(start)}")
+            self._update(state=f"queued{reason}{start}", begun=None)
         elif status.phase == "running":
             self._show_new(f"{self._name} started", "started")
+            if self._view and self._view.state != "running":
+                self._update(state="running", begun=self._begun())
         if status.note and status.note not in self._notes:
             self._notes.add(status.note)
-            self.show(status.note)
+            self._tell(status.note)
 
     def ranks(self, started: int, total: int, unit: str) -> None:
         """Show how many ranks, or nodes, are up. Called repeatedly: silence after the start is noticed here."""
@@ -75,6 +93,7 @@ class Terminal:
             return
         all_up = f"{pluralize(total, unit)} up, waiting for the first output"
         if self._live:
+            self._update(started=started)
             self._move(f"starting: {started}/{total} {unit}s up" if started < total else all_up)
         elif started >= total:
             self._all_up = time.monotonic() if self._all_up is None else self._all_up
@@ -82,7 +101,7 @@ class Terminal:
                 self._show_new(all_up, "all up")
 
     def preflight(self, line: str) -> None:
-        self.show(f"preflight: {line}")
+        self._tell(f"preflight: {line}")
 
     def job_log(self, line: str) -> None:
         self.show(f"job.log: {line}")
@@ -90,71 +109,73 @@ class Terminal:
     def output(self, text: str) -> None:
         if text:
             self._end_start()
-            self._erase()
-            self._out.write(text)
+            self._foot.write(text)
             self.last_output = (self.last_output + text)[-KEPT:]
-            self._at_line_start = text.endswith("\n")
-            self._draw()
 
     def metrics(self, records: list[dict[str, Any]]) -> None:
+        """Show what the program has measured. Called repeatedly, with no records, too: the view's time goes on."""
         steps = [record for record in records if whole(record.get("step")) is not None]
-        if steps:
-            self._end_start()
-            left = self._pace.update(steps[-1], time.monotonic())
-            shown = last_with_loss(steps)
-            if shown:
-                columns = shutil.get_terminal_size().columns - 1  # of which _draw shows the rest
-                self._move(progress(shown, left, self._blocks, columns))
+        if not steps:
+            self._update()
+            return
+        self._end_start()
+        left = self._pace.update(steps[-1], time.monotonic())
+        shown = last_with_loss(steps)
+        if shown:
+            self._update(metrics=shown, left=left)
+            self._move(progress(shown, left, self._blocks, shutil.get_terminal_size().columns - 1))
 
     def restarted(self, restart: Restart, allowed: int) -> None:
+        at = datetime.fromisoformat(restart.time).astimezone() if restart.time else None
         count = f"({restart.attempt} of {allowed})"
-        self.show(f"{restart.reason}; restarting from {restart.start} {count}")
+        self._update(restarts=restart.attempt, started=0, metrics={}, left=None)
+        self._tell(f"{restart.reason}; restarting from {restart.start} {count}", at)
         self._has_output, self._all_up = False, None
         self._shown.discard("all up")
 
     def cancelling(self, name: str) -> None:
-        self.show(f"cancelling {name} ...")
+        self._tell(f"cancelling {name} ...")
 
     def close(self) -> None:
-        """Erase the moving line, and end an unfinished line of the program."""
-        self._erase()
-        self._moving_line = ""
-        if not self._at_line_start:
-            self._out.write("\n")
-            self._at_line_start = True
-        self._out.flush()
+        """Erase what moves, and end an unfinished line of the program."""
+        self._view = None
+        self._foot.close()
+
+    def _tell(self, line: str, at: Optional[datetime] = None) -> None:
+        """Show a line that stays in the view when the output moves on."""
+        self.show(line)
+        if self._view:
+            self._update(news=(*self._view.news, f"{at or datetime.now():%H:%M}  {line}")[-live_view.NEWS :])
 
     def _show_new(self, text: str, key: str) -> None:
         if key not in self._shown:
             self._shown.add(key)
             self.show(text)
 
-    def _write_line(self, text: str) -> None:
-        self._erase()
-        self._out.write(("" if self._at_line_start else "\n") + text + "\n")
-        self._at_line_start = True
+    def _begun(self) -> float:
+        """When the job started: by its own event, for who attaches later."""
+        job = events.read_job_events(self._run) if self._run else []
+        times = [event.time for event in job if event.stage == "before" and event.time]
+        return times[-1] if times else time.time()
 
     def _end_start(self) -> None:
         """The program has written something: erase the line about the start."""
         if not self._has_output:
             self._has_output = True
+            if self._view:
+                self._update(started=self._view.total)
             self._move("")
 
     def _move(self, line: str) -> None:
-        """Make `line` the moving one."""
-        if line != self._moving_line:
-            self._erase()
-            self._moving_line = line
-            self._draw()
-
-    def _erase(self) -> None:
-        if self._is_drawn:  # else the line is the program's
-            self._out.write(ERASE_LINE)
-            self._is_drawn = False
-
-    def _draw(self) -> None:
-        if self._live and self._moving_line and self._at_line_start and not self._is_drawn:
+        """Make `line` the moving one, where there is no view."""
+        if self._live and not self._view:
             columns = shutil.get_terminal_size().columns
-            self._out.write(self._moving_line[: columns - 1])  # a wrapped line cannot be erased
-            self._is_drawn = True
-        self._out.flush()
+            self._foot.lay([line[: columns - 1]] if line else [])  # a wrapped line cannot be erased
+
+    def _update(self, **changes: Any) -> None:
+        """Draw the view, if there is one, with these changes."""
+        if self._view:
+            self._view = dataclasses.replace(self._view, **changes)
+            columns = shutil.get_terminal_size().columns - 1
+            rows = live_view.rows(self._view, time.time(), columns, self._blocks)
+            self._foot.lay(live_view.paint(rows, columns))
