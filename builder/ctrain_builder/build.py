@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +17,11 @@ from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
 from ctrain_builder.image import describe, flatten, licenses, planned_tests, reuse, sbom, tests
-from ctrain_builder.image.assemble import ReusableImage, assemble
+from ctrain_builder.image.assemble import assemble
 from ctrain_builder.image.describe import Content
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.run_tests import Tester
+from ctrain_builder.image.state import CachedImage, ImageState, Stage, is_flat
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layers import base, failure, inherit, layer, workspace
@@ -33,7 +33,7 @@ from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, CtrainError, DiskFullError, ImageTestError, RegistryError
-from ctrain_runtime.store.manifest import Manifest, TestResult, read_manifest
+from ctrain_runtime.store.manifest import Manifest, TestResult
 
 if TYPE_CHECKING:  # it loads a client of registries, which most builds don't need
     from ctrain_builder.shared_layers import SharedLayers
@@ -58,12 +58,13 @@ class StepFailed(BuildError):
 @dataclass(frozen=True)
 class BuildResult:
     """A finished image; `fresh` if it was made or tested just now. `seconds` of what was done, by kind of step.
-    `not_uploaded`: why its layers did not reach the registry that they were to go to."""
+    `state`: how it stands with it now. `not_uploaded`: why its layers did not reach the registry they were to go to."""
 
     path: Path
     manifest: Manifest
     fresh: bool
     seconds: dict[str, float]
+    state: ImageState
     not_uploaded: Optional[CtrainError] = None
 
 
@@ -101,69 +102,74 @@ class Builder:
 
     def test(self, plan: BuildPlan) -> BuildResult:
         """Test an image that was built as planned. Raises ImageTestError if it was not, and as `build` does."""
-        if not plan.problem and not assembled(self.cache, plan, is_flat(plan.spec, self.flat)):
-            what = f"image {plan.spec.title} in the cache is missing or was built from other definitions"
-            raise ImageTestError(what, f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}")
+        state = self._image(plan).state(plan, self.engine)
+        if not plan.problem and not state.is_as_planned:
+            is_corrupt = state.stage is Stage.CORRUPT
+            what = "is corrupt" if is_corrupt else "is missing or was built from other definitions"
+            hint = f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}"
+            raise ImageTestError(f"image {plan.spec.title} in the cache {what} ({state.why})", hint)
         return self.build(plan)
 
     def _build(self, plan: BuildPlan) -> BuildResult:
-        flat = is_flat(plan.spec, self.flat)
-        path = self.cache.image(plan.spec, flat)
+        image = self._image(plan)
         times: dict[str, float] = {}
-        with self._lock(path.stem, "image"), contextlib.ExitStack() as used:
-            is_finished = functools.partial(self._is_finished, plan)
-            manifest = None if renewed_from(plan) is not None else self._kept(plan, path, flat, used, is_finished)
+        with self._lock(image.path.stem, "image"), contextlib.ExitStack() as used:
+            manifest = self._kept(plan, image, used, self._is_finished)
             fresh = manifest is None
             if manifest is None:
-                manifest = self._make(plan, path, flat, used, times)
+                manifest = self._make(plan, image, used, times)
             problem = None
             if self.shared and self.shared.target and manifest.tested:
                 problem = self.shared.upload(plan, manifest, self.cache, self.progress)
+            state = image.state(plan.renewed, self.engine)
             self._evict()
-        return BuildResult(path, manifest, fresh, times, problem)
+        return BuildResult(image.path, manifest, fresh, times, state, problem)
 
-    def _is_finished(self, plan: BuildPlan, manifest: Manifest) -> bool:
+    def _image(self, plan: BuildPlan) -> CachedImage:
+        return CachedImage(self.cache, plan.spec, is_flat(plan.spec, self.flat))
+
+    def _is_finished(self, state: ImageState) -> bool:
         if self.tests is WhichTests.NEEDED:
-            return planned_tests.passed(self.cache, plan, manifest, self.engine)
+            return state.stage is Stage.TESTED
         return self.tests is WhichTests.LATER
 
     def _kept(
         self,
         plan: BuildPlan,
-        path: Path,
-        flat: bool,
+        image: CachedImage,
         used: contextlib.ExitStack,
-        is_wanted: Callable[[Manifest], bool] = lambda _: True,
+        is_wanted: Callable[[ImageState], bool] = lambda _: True,
     ) -> Optional[Manifest]:
         """The manifest of the image if it is the planned one; it and its layers are in use until `used` is closed."""
         with contextlib.ExitStack() as kept:
-            there = kept.enter_context(self.cache.use(path))  # first: from here on it can't be evicted
-            manifest = assembled(self.cache, plan, flat) if there else None
-            if manifest is None or not is_wanted(manifest):
+            if not kept.enter_context(self.cache.use(image.path)):  # first: from here on it can't be evicted
+                return None
+            state = image.state(plan, self.engine)
+            if not state.is_as_planned or not is_wanted(state):
                 return None
             for part in plan.layers:
                 kept.enter_context(self.cache.use(self.cache.layer(part.key, part.definition.is_base)))
             used.push(kept.pop_all())
-        return manifest
+        return state.manifest
 
     def _make(
-        self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack, times: dict[str, float]
+        self, plan: BuildPlan, image: CachedImage, used: contextlib.ExitStack, times: dict[str, float]
     ) -> Manifest:
         """Build the layers, the image and its manifest unless they exist, and test the image."""
-        kept = kept_layers(self.cache, plan, flat)
+        kept = image.state(plan, self.engine).kept
         expected, basis = estimate.steps(self.cache, plan, kept)
         if self.tests is WhichTests.LATER:
             expected.pop(StepName("test"), None)
         self.progress.expect(expected, basis)
         with _timed(times, "layers"):
-            stack = self._make_layers(plan, flat, used)
-        manifest = self._kept(plan, path, flat, used)
+            stack = self._make_layers(plan, image.flat, used)
+        manifest = self._kept(plan.renewed, image, used)
         if manifest is None:
             with _timed(times, estimate.IMAGE):
-                manifest = self._assemble(plan, stack, path, flat, used)
+                manifest = self._assemble(plan, stack, image, kept, used)
         if self.tests is not WhichTests.LATER:
             with _timed(times, estimate.TESTS):
-                manifest = self._test(plan, stack, path, manifest)
+                manifest = self._test(plan, stack, image.path, manifest)
         steps = {estimate.step(kind, plan, kept): seconds for kind, seconds in times.items() if kind != "layers"}
         self.cache.remember_durations(plan.spec, steps)
         return manifest
@@ -315,13 +321,15 @@ class Builder:
             mark = planned_tests.mark(self.cache, container, stack, check, flat=False)
             self.cache.remember_fact(mark, asdict(planned_tests.identified(result, check, container.engine)))
 
-    def _assemble(self, plan: BuildPlan, stack: Stack, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
+    def _assemble(
+        self, plan: BuildPlan, stack: Stack, image: CachedImage, kept: int, used: contextlib.ExitStack
+    ) -> Manifest:
         """Put the image together and describe it; from here on it exists, but has passed no test."""
-        spec = plan.spec
+        spec, flat, path = plan.spec, image.flat, image.path
         log = self.cache.log(spec, "image-flat" if flat else "image")
-        expected = estimate.step(estimate.IMAGE, plan, kept_layers(self.cache, plan, flat))
+        expected = estimate.step(estimate.IMAGE, plan, kept)
         step = self.progress.begin("image", spec.name, log, self.cache.durations(spec).get(expected))
-        earlier = earlier_image(self.cache, plan)
+        earlier = CachedImage(self.cache, spec).reusable(plan.renewed)
         with self.cache.work_directory() as work:
             container = self._container(work)
             upstream = {} if plan.parent else describe.inspect_labels(container, stack.files[0])
@@ -392,73 +400,3 @@ def _timed(times: dict[str, float], kind: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     times[kind] = time.monotonic() - started
-
-
-def is_flat(spec: ImageSpec, wanted: bool) -> bool:
-    """Whether an image is flat: because that is wanted, or because it has more layers than engines mount quickly.
-
-    Those of a parent image don't count: `ctrain publish` could not tell from the definitions how many they are.
-    """
-    return wanted or len([part for part in spec.chain if not part.is_base]) > flatten.MAX_LAYERS
-
-
-def finished(cache: Cache, spec: ImageSpec, flat: bool = False) -> Optional[Manifest]:
-    """The manifest of the image in the cache; None when there is none, or when it is of an older format."""
-    path = cache.image(spec, flat)
-    if not path.is_file() or not path.with_suffix(".json").is_file():
-        return None
-    try:
-        return read_manifest(path.with_suffix(".json"))
-    except ConfigError:
-        return None  # it can be made again, which is what the caller does then
-
-
-def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[ReusableImage]:
-    """The image in the cache, if it can be made the planned one by replacing some of its layers."""
-    manifest, path = finished(cache, plan.spec), cache.image(plan.spec)
-    if manifest is None or manifest.flat or manifest.size != path.stat().st_size:
-        return None
-    kept = _equal_layers(cache, plan, manifest)
-    return ReusableImage(path, kept - 1) if kept else None
-
-
-def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
-    """The manifest of the image in the cache if it is the planned one, tested or not."""
-    manifest = finished(cache, plan.spec, flat)
-    same = manifest and len(manifest.layers) == len(plan.layers) == _equal_layers(cache, plan, manifest)
-    return manifest if same else None
-
-
-def up_to_date(cache: Cache, plan: BuildPlan, flat: bool, engine: Optional[Engine]) -> Optional[Manifest]:
-    """The manifest of the image in the cache if it is the planned one and has passed all its tests as they are today.
-    `engine`: the one to test with; None, as for publishing, takes results of any machine: see planned_tests."""
-    manifest = assembled(cache, plan, flat) if renewed_from(plan) is None else None
-    return manifest if manifest and planned_tests.passed(cache, plan, manifest, engine) else None
-
-
-def kept_layers(cache: Cache, plan: BuildPlan, flat: bool) -> int:
-    """How many layers, from the base upwards, the image in the cache has in common with the planned one."""
-    manifest = finished(cache, plan.spec, flat)
-    equal = _equal_layers(cache, plan, manifest) if manifest else 0
-    renewed = renewed_from(plan)
-    return equal if renewed is None else min(equal, renewed)
-
-
-def renewed_from(plan: BuildPlan) -> Optional[int]:
-    """The number of the lowest layer that is built again although it exists; None without one."""
-    return next((number for number, layer in enumerate(plan.layers) if layer.renewal), None)
-
-
-def is_of(manifest: Manifest, plan: BuildPlan) -> bool:
-    """Whether an image is made of the planned layers."""
-    return not plan.problem and tuple(part.key for part in manifest.layers) == plan.keys
-
-
-def _equal_layers(cache: Cache, plan: BuildPlan, manifest: Manifest) -> int:
-    """How many of the lowest layers of an image are the planned ones: not built again since with another content."""
-    contents = (cache.known_content(part.key, part.definition.is_base) for part in plan.layers)
-    equal = [
-        old.key == part.key and (content is None or old.digest == content.digest)
-        for old, part, content in zip(manifest.layers, plan.layers, contents)
-    ]
-    return [*equal, False].index(False)

@@ -86,6 +86,16 @@ class BuildPlan:
         return tuple(layer.key for layer in self.layers)
 
     @property
+    def renewed_from(self) -> Optional[int]:
+        """The number of the lowest layer that is built again although it exists; None without one."""
+        return next((number for number, layer in enumerate(self.layers) if layer.renewal), None)
+
+    @property
+    def renewed(self) -> BuildPlan:
+        """The plan once these layers were built again."""
+        return replace(self, layers=tuple(replace(layer, renewal="") for layer in self.layers))
+
+    @property
     def inputs(self) -> dict[str, LayerInputs]:
         """By definition."""
         return {layer.name: layer.inputs for layer in self.layers}

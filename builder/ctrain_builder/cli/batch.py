@@ -15,6 +15,7 @@ from ctrain_builder.build import BuildResult, StepFailed
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image.run_tests import TestsFailed
+from ctrain_builder.image.state import Stage
 from ctrain_runtime.base.text import format_duration, format_size, pluralize
 from ctrain_runtime.errors import CtrainError
 
@@ -96,8 +97,9 @@ def build(
 
 def _state(plan: BuildPlan, built: BuildResult) -> str:
     """What became of an image, and what it took."""
-    has_no_tests = estimate.TESTS in built.seconds and not built.manifest.tests
-    hint = "" if built.manifest.tested else f", not tested (run: ctrain test {plan.spec.name}:{plan.spec.tag})"
+    has_no_tests = estimate.TESTS in built.seconds and built.state.untestable
+    is_tested = built.state.stage is Stage.TESTED
+    hint = "" if is_tested else f", not tested (run: ctrain test {plan.spec.name}:{plan.spec.tag})"
     if has_no_tests:
         hint = ", but has no tests, which publishing needs (add a %test)"
     if not built.fresh or (has_no_tests and estimate.IMAGE not in built.seconds):

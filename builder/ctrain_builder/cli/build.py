@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder import history, image_spec
-from ctrain_builder.build import Builder, BuildResult, WhichTests, is_flat, is_of
+from ctrain_builder.build import Builder, BuildResult, WhichTests
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
@@ -47,14 +47,13 @@ from ctrain_builder.cli.planning import (
 )
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
-from ctrain_builder.image.describe import BASE_BUILT
+from ctrain_builder.image.state import CachedImage, is_flat
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.images.image import OCI_ARCH
-from ctrain_runtime.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from ctrain_builder.shared_layers import SharedLayers
@@ -157,9 +156,9 @@ def execute(args: argparse.Namespace) -> int:
         planned = [plan for plan in planned if _differs(plan, old.get(plan.spec.file_stem))]
     if args.unpublished:
         published = [found.manifest for store in parents.stores() for found in store.images()]
-        planned = [
-            plan for plan in planned if not any(_is_published(cache, plan, args.flatten, had) for had in published)
-        ]
+        places = (CachedImage(cache, plan.spec, is_flat(plan.spec, args.flatten)) for plan in planned)
+        states = [image.state(plan, published=published) for image, plan in zip(places, planned)]
+        planned = [plan for plan, state in zip(planned, states) if not state.published]
     if shared:
         planned = [shared.with_offers(plan, cache, print_note) for plan in planned]
     if args.plan:
@@ -238,16 +237,3 @@ def _differs(plan: BuildPlan, old: Optional[BuildPlan]) -> bool:
     if old is None or plan.inputs != old.inputs:
         return True
     return (plan.spec.variant, plan.spec.horovod) != (old.spec.variant, old.spec.horovod)
-
-
-def _is_published(cache: Cache, plan: BuildPlan, flatten: bool, found: Manifest) -> bool:
-    """Whether a published image is the planned one, and none of its layers is to be built again."""
-    kind = (plan.spec.store_name, plan.spec.tag, plan.spec.stack, is_flat(plan.spec, flatten))
-    if (found.name, found.tag, found.stack, found.flat) != kind or not is_of(found, plan):
-        return False
-    base = plan.layers[0]
-    built = found.labels.get(BASE_BUILT, found.built)  # the image's own time in manifests of earlier versions
-    content = cache.known_content(base.key, base.definition.is_base)
-    if content and content.digest == found.layers[0].digest:  # built again, with no newer packages
-        built = max(built, content.built)
-    return built >= max(layer.not_before for layer in plan.layers)

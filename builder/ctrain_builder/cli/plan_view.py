@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from ctrain_builder import build, build_plan, estimate, layer_key
+from ctrain_builder import build_plan, estimate, layer_key
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
+from ctrain_builder.image.state import CachedImage, Stage
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.manifest_writer import seconds_since
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
@@ -54,18 +55,14 @@ def image_status(
     built = cache.built(base.key, base.definition.is_base)
     if plan.problem:
         return ImagePlanStatus(plan, BuildStatus(UNKNOWN), layers)
-    if build.up_to_date(cache, plan, flat, engine):
+    state = CachedImage(cache, spec, flat).state(plan, engine)
+    if state.stage is Stage.TESTED:
         return ImagePlanStatus(
             plan, BuildStatus(OK), tuple(BuildStatus(OK, layer.why) for layer in layers), built=built
         )
-    image = BuildStatus(NEW)
-    if cache.image(spec, flat).exists():
-        whole = build.assembled(cache, plan, flat)
-        image = BuildStatus(STALE, ("tests failed, changed or not run" if whole else "made of other layers",))
-    kept = build.kept_layers(cache, plan, flat)
-    return ImagePlanStatus(
-        plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept), built
-    )
+    image = BuildStatus(STALE, (state.why,)) if cache.image(spec, flat).exists() else BuildStatus(NEW)
+    space, seconds = estimate.space(cache, plan, flat), estimate.seconds(cache, plan, state.kept)
+    return ImagePlanStatus(plan, image, layers, space, seconds, built)
 
 
 def as_data(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import build, build_plan, image_spec, redistribution
+from ctrain_builder import build_plan, image_spec, redistribution
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
@@ -27,7 +27,7 @@ from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, 
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
-from ctrain_builder.image import planned_tests
+from ctrain_builder.image.state import CachedImage, Stage, is_flat
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult, find_same, publish, require_digest
@@ -71,20 +71,22 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(problem, f"To bring an image file into the store: {adopt}")
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
-    flat = build.is_flat(spec, args.flatten)
+    image = CachedImage(cache, spec, is_flat(spec, args.flatten))
     try:
-        return _publish(args, cache, spec, flat, root)
+        return _publish(args, image, root)
     except NotAsBuilt as error:
-        manifest = build.finished(cache, spec, flat)
-        removed = remove_damaged(cache, cache.image(spec, flat), manifest.layers if manifest else ())
+        if args.dry_run:
+            raise
+        manifest, _ = image.recorded()
+        removed = remove_damaged(cache, image.path, manifest.layers if manifest else ())
         what = f"{error.message}; removed from the cache: {', '.join(removed) or 'nothing, as a build uses it'}"
         raise ImageUnusable(what, f"Run: {_command('build', args, spec)}") from error
 
 
-def _publish(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: bool, root: Path) -> int:
-    path = cache.image(spec, flat)
-    with cache.use(path) as there:  # it stays while it is copied
-        manifest = _publishable(args, cache, spec, flat) if there else None
+def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
+    spec, path = cached.spec, cached.path
+    with cached.cache.use(path) as there:  # it stays while it is copied
+        manifest = _publishable(args, cached) if there else None
         if manifest is None:
             raise ImageTestError(f"image {spec.title} is not built and tested", f"Run: {_command('build', args, spec)}")
         signer = make_signer(args.sign) if args.sign else None
@@ -102,25 +104,28 @@ def _publish(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: bool
     return 0
 
 
-def _publishable(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: bool) -> Optional[Manifest]:
+def _publishable(args: argparse.Namespace, cached: CachedImage) -> Optional[Manifest]:
     """The manifest of the image in the cache; None if it is incomplete.
 
     Raises ImageTestError unless it is the planned one and has passed its tests; of another one, which only its digest
-    can name, those tests count that its build has recorded.
+    can name, those tests count that its build has recorded. Raises NotAsBuilt for a corrupt one.
     """
-    manifest = build.finished(cache, spec, flat)
+    cache, spec = cached.cache, cached.spec
+    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
+    state = cached.state(plan)
+    if state.stage is Stage.CORRUPT:
+        raise NotAsBuilt(f"{cached.path} is corrupt: {state.why}")
+    manifest = state.manifest
     if manifest is None:
         return None
-    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
     if word := redistribution.declared(plan):  # as it is today: it changes no image
         manifest = replace(manifest, labels={**manifest.labels, REDISTRIBUTE_LABEL: word})
-    if build.up_to_date(cache, plan, flat, None):
+    if state.stage is Stage.TESTED:
         return manifest
-    is_planned = build.assembled(cache, plan, flat) is not None
-    if is_planned and planned_tests.remembered(cache, plan, manifest) == []:
+    if state.untestable:
         hint = f"Add a %test to a definition, as in {spec.chain[-1].path}"
         raise ImageTestError(f"image {spec.title} has no tests, which publishing needs", hint)
-    if is_planned or (args.digest and not manifest.tested):
+    if state.is_as_planned or (args.digest and not manifest.tested):
         raise ImageTestError(f"image {spec.title} has not passed its tests", f"Run: {_command('test', args, spec)}")
     if args.digest:
         return manifest

@@ -95,6 +95,15 @@ def holding(
     return {check.name: results[check.name] for check in checks if _holds(check, results.get(check.name), engine)}
 
 
+def failed(checks: Optional[Iterable[ImageTest]], recorded: Iterable[TestResult]) -> list[str]:
+    """The names of those of these tests whose recorded result is a failure; of all that failed where the tests are not
+    known."""
+    results = {result.name: result.fingerprint for result in recorded if result.outcome == "failed"}
+    if checks is None:
+        return list(results)
+    return [check.name for check in checks if results.get(check.name) == fingerprint(check)]
+
+
 def _holds(check: ImageTest, result: Optional[TestResult], engine: Optional[Engine]) -> bool:
     if result is None or result.outcome == "failed":
         return False
@@ -110,9 +119,3 @@ def remembered(cache: Cache, plan: BuildPlan, manifest: Manifest) -> Optional[li
         return planned(cache, plan, [layer.digest for layer in manifest.layers], _REMEMBERED)
     except NotRemembered:
         return None
-
-
-def passed(cache: Cache, plan: BuildPlan, manifest: Manifest, engine: Optional[Engine]) -> bool:
-    """Whether an image of the planned layers is known to have passed all its tests as they are today."""
-    checks = remembered(cache, plan, manifest)
-    return checks is not None and manifest.tested and len(holding(checks, manifest.tests, engine)) == len(checks)

@@ -12,11 +12,13 @@ from ctrain_builder.build import BuildResult
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.progress import Stopped
+from ctrain_builder.image.state import ImageState, Stage
 from ctrain_builder.progress import Progress
 from ctrain_runtime.errors import BuildError, DiskFullError, RegistryError
 from ctrain_runtime.store.manifest import Manifest
 
 Ctrain = Callable[..., int]
+TESTED = ImageState(Stage.TESTED)
 
 
 class FakeBuilder:
@@ -37,7 +39,7 @@ class FakeBuilder:
         if plan.spec.tag in self.failing:
             raise (BuildError if plan.spec.tag == "1.0" else DiskFullError)(f"{plan.spec.title} is broken")
         step.end("built", 7)
-        return BuildResult(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0})
+        return BuildResult(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0}, TESTED)
 
 
 @pytest.fixture
@@ -149,7 +151,8 @@ def test_an_image_is_tested_or_not_or_has_no_tests(
 ) -> None:
     """One without tests was "tested in 0.1 s, not tested"."""
     manifest = builder.manifest if tests == "kept" else replace(builder.manifest, tests=())
-    built = BuildResult(Path("x.sif"), manifest, True, seconds)
+    state = ImageState(Stage.TESTED if tests == "kept" else Stage.BUILT, manifest, untestable=tests == "none")
+    built = BuildResult(Path("x.sif"), manifest, True, seconds, state)
     builder.build = lambda *_: built  # type: ignore[method-assign]  # of a stand-in
     assert ctrain("build", "small") == 0
     assert f"small 1.0-s {what}" in capsys.readouterr().out

@@ -35,12 +35,12 @@ def _finish(plan: dict[str, Any], cache: Path, make_manifest: Callable[..., Mani
     """Put an image that was built as planned, and its layers, into the cache."""
     layers = [(layer["definition"], layer["key"]) for layer in plan["layers"]]
     stem = f"{plan['name']}_{plan['tag']}-{plan['stack']}"
-    (cache / f"images/{stem}.sif").touch()
     manifest = make_manifest(layers=layers, **facts)
     if manifest.tested:
         digest = plan["base"].partition("@")[2]
         planned = built_image.plan(cache.parent / "project/definitions", plan["name"], plan["tag"], digest)
         manifest = built_image.tested(open_cache(cache), planned, manifest)
+    (cache / f"images/{stem}.sif").write_bytes(bytes(manifest.size))
     manifest_writer.write(cache / f"images/{stem}.json", manifest)
     for number, (_, key) in enumerate(layers):
         (cache / "layers" / f"{key}.{'sqsh' if number else 'sif'}").touch()
@@ -121,7 +121,7 @@ def test_an_image_whose_tests_failed_is_planned_again(
     _finish(image, tmp_path / "cache", make_manifest, passed=False)
     assert ctrain("build", "--plan") == 0
     *_, row, summary = capsys.readouterr().out.splitlines()
-    assert row.split(maxsplit=2) == ["(image)", "stale", "tests failed, changed or not run"]
+    assert row.split(maxsplit=2) == ["(image)", "stale", "failed: imports"]
     assert summary.startswith("1 image to build")
 
 

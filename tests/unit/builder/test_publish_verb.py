@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build, manifest_writer
+from ctrain_builder import manifest_writer
 from ctrain_builder.build_cache import LayerBuild
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.image.state import CachedImage, Stage
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
@@ -192,13 +193,14 @@ def test_what_is_damaged_in_the_cache_is_removed_so_that_a_build_makes_it_again(
     image.write_bytes(whole[:8] if damaged == "header" else whole.replace(b"upper", b"UPPER"))
     if damaged == "layer":
         cache.layer(plan.layers[1].key, False).write_bytes(b"UPPER")
-    assert build.assembled(cache, plan, False), "a build reads no images"
+    stage = Stage.CORRUPT if damaged == "header" else Stage.TESTED  # a build reads no images
+    assert CachedImage(cache, plan.spec).state(plan).stage is stage
     assert publish("--channel", "prod") == 69
     said = capsys.readouterr().err
     layer = ", layer upper" * (damaged == "layer")
     assert f"; removed from the cache: the image{layer}. Run: ctrain build small:1.0\n" in said
     assert said.startswith(f"ctrain: {image} ") and said.count("\n") == 1
-    assert build.assembled(cache, plan, False) is None
+    assert CachedImage(cache, plan.spec).state(plan).stage is Stage.PLANNED
     assert [cache.has_layer(layer.key, layer.definition.is_base) for layer in plan.layers] == [True, damaged != "layer"]
     assert list(Path("store").rglob("*small*")) == []
 
