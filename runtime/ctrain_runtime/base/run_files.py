@@ -13,6 +13,7 @@ PREFLIGHT_SCRIPT = "preflight.sh"
 NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler starts one process per node
 GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is killed without a warning
 
+PROGRAM_MODULE = "python/ctrain_program.py"  # what a program may import; alone in a directory that it adds to its path
 RENDEZVOUS = "rendezvous.py"
 SCAN = "scan.py"  # looks who joins the world of the run, one process per node
 PREFLIGHT_PROGRAMS = "inside"

@@ -18,6 +18,6 @@ PREFLIGHT = FOLDER / "preflight"  # copied, not imported: the host has no torch
 def text(name: str) -> str:
     """A file of a run directory that is the same in every run."""
     if name != run_files.LIBRARY:
-        return (FOLDER / name).read_text(encoding="utf-8")
+        return (FOLDER / Path(name).name).read_text(encoding="utf-8")
     parts = sorted((FOLDER / "bash").glob("*.bash"))
     return "\n\n".join(("# Functions of the scripts of a run.", *map(fragment, parts), ":")) + "\n"

@@ -18,7 +18,7 @@ class Task:
 
     script: str
     scripts: dict[str, str]
-    files: tuple[str, ...] = (run_files.LIBRARY, run_files.INSIDE_SCRIPT)
+    files: tuple[str, ...] = (run_files.LIBRARY, run_files.INSIDE_SCRIPT, run_files.PROGRAM_MODULE)
     stages: tuple[str, ...] = ()
 
 

@@ -105,7 +105,9 @@ def remove_shell(launch: Launch) -> bool:
     for name in (*launch.scripts, *launch.files):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / run_files.NODES, ignore_errors=True)
-    for directory in (path / run_files.LOGS, path / run_files.CHECKPOINT, path):
+    module = (path / run_files.PROGRAM_MODULE).parent
+    shutil.rmtree(module / "__pycache__", ignore_errors=True)
+    for directory in (module, path / run_files.LOGS, path / run_files.CHECKPOINT, path):
         with contextlib.suppress(OSError):  # not empty
             directory.rmdir()
     return not path.exists()
@@ -121,6 +123,7 @@ def _fill(path: Path, launch: Launch) -> None:
         left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
         shutil.copytree(payload.PREFLIGHT, path / run_files.PREFLIGHT_PROGRAMS, ignore=left_out)
     for name in launch.files:
+        (path / name).parent.mkdir(exist_ok=True)
         (path / name).touch(mode=0o600)
         (path / name).write_text(payload.text(name), encoding="utf-8")
     for name, text in launch.scripts.items():

@@ -1,0 +1,1 @@
+../../runtime/ctrain_runtime/payload/ctrain_program.py
