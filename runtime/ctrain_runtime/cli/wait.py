@@ -12,17 +12,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
-from pathlib import Path
 
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run_state import RunState, in_words, look
+from ctrain_runtime.cli.run_state import as_state, in_words
 from ctrain_runtime.cli.runs import RUN_HELP, add_where, run_parents
-from ctrain_runtime.run.pick_up import find_run, pick_up, require_known
-from ctrain_runtime.run.submit import Run
-from ctrain_runtime.run.watch import EndLook
-
-POLL_SECONDS = 0.5
+from ctrain_runtime.run.pick_up import find_run, pick_up
+from ctrain_runtime.run.wait import ends
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,27 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     parents = run_parents(args)
     runs = [pick_up(find_run(reference, *parents)) for reference in dict.fromkeys(args.wanted)]
-    ended = _wait(runs, show=not args.json)
-    records = [ended[run.path].record for run in runs]
+    ended = {}
+    for run, status, record in ends(runs):
+        ended[run.path] = record
+        if not args.json:
+            print_line(f"{run.plan.run}  {in_words(as_state(run, status, record))}")
+    records = [ended[run.path] for run in runs]
     if args.json:
         print_line(json.dumps({"runs": [dataclasses.asdict(record) for record in records]}, indent=2))
     return next((record.exit.code for record in records if record.exit and record.exit.code), 0)
-
-
-def _wait(runs: list[Run], *, show: bool) -> dict[Path, RunState]:
-    """How the runs have ended, by their directories."""
-    ended: dict[Path, RunState] = {}
-    ends = {run.path: EndLook(run) for run in runs}
-    while True:
-        for run in runs:
-            if run.path in ended or not ends[run.path].has_ended():
-                continue
-            found = look(run)
-            require_known(found.status)
-            if found.record.exit:
-                ended[run.path] = found
-                if show:
-                    print_line(f"{run.plan.run}  {in_words(found)}")
-        if len(ended) == len(ends):
-            return ended
-        time.sleep(POLL_SECONDS)
