@@ -122,8 +122,9 @@ class ImportIncomplete(CtrainError):
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it
-ENDED = {  # 128 + a signal
+ENDED = {  # the code of docs/contract.md, and 128 + a signal
     129: "the terminal was closed (SIGHUP); the run continues",
+    85: "saved and left: the program has ended with this code, before it was done",
     CANCELLED: "cancelled (Ctrl-C or SIGTERM)",
     137: "out of memory, or a rank was killed (SIGKILL)",
     143: "ended early: time limit, preemption, a lost node, SIGTERM; or saved and left",

@@ -12,6 +12,7 @@ from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
+from ctrain_runtime.payload.ctrain_program import EXIT_SAVED
 from ctrain_runtime.run import events, notify, preflight_results, ranks, record, restarts, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
 from ctrain_runtime.run.follow import read_text
@@ -85,7 +86,8 @@ def conclude(run: Run, status: Status) -> Conclusion:
         record.save(changed)
     except OSError as error:  # on a full disk the record stays open; the next command on the run retries
         unsaved = error.strerror or str(error)
-    blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
+    has_failed = ended.by in ("program", "ctrain") and ended.code != 0 and ended.ending is not Ending.SAVED_AND_LEFT
+    blamed = failed if has_failed else None
     others = ranks.fates(evidence.ranks, blamed, run.plan.recorded_ranks) if blamed else ()
     return Conclusion(changed, blamed, unsaved, others)
 
@@ -175,6 +177,8 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
         return _ended_by_scheduler(seen, outcome)
     if seen.wrong_world:
         return Exit(WorldError.exit_code, seen.wrong_world, "ctrain", Ending.REFUSED)
+    if failed and failed.exit_code == EXIT_SAVED:
+        return _saved_and_left(run, seen, failed)
     if _is_from_outside(seen, failed):
         return _interrupted(seen)
     if failed:
@@ -184,7 +188,7 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
 
 def _cut_short(run: Run, seen: _Evidence, ended: Exit) -> Exit:
     """`ended`; its reason says so if ranks had no time to save."""
-    if not seen.cut_short or ended.ending not in EARLY:
+    if not seen.cut_short or ended.ending not in (*EARLY, Ending.SAVED_AND_LEFT):
         return ended
     who = f"{len(seen.cut_short)} of {run.plan.recorded_ranks} {run.plan.unit}s"
     reason = f"{ended.reason}; {who} recorded no end after SIGTERM, or were killed: a checkpoint may be incomplete"
@@ -223,6 +227,15 @@ def _early_end(seen: _Evidence) -> Exit:
         reason = f"{after}: probably saved, and left before it was done"
         return Exit(TERMINATED, reason, "program", Ending.SAVED_AND_LEFT)
     return _interrupted(seen)
+
+
+def _saved_and_left(run: Run, seen: _Evidence, left: Rank) -> Exit:
+    """Of a program that says so by its exit code. Signals that came later are for the ranks that had not left yet."""
+    asked = seen.interruption and (seen.interruption.time or 0.0) <= (left.end or 0.0)
+    after = f" after SIG{seen.interruption.signal}" if seen.interruption and asked else ""
+    who = run.plan.describe(left.number, left.host)
+    reason = f"{who} saved, and left before it was done: exit code {EXIT_SAVED}{after}"
+    return Exit(EXIT_SAVED, reason, "program", Ending.SAVED_AND_LEFT)
 
 
 def _ended_by_scheduler(seen: _Evidence, outcome: Outcome) -> Exit:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
+from ctrain_runtime.payload.ctrain_program import EXIT_GIVE_UP, EXIT_SAVED
 from ctrain_runtime.run.events import Event
 
 TERMINATED = 128 + signal.SIGTERM
@@ -82,11 +83,14 @@ def first_failure(ranks: list[Rank]) -> Optional[Rank]:
     """The rank that failed first, after which the others were stopped; else the first one that vanished.
 
     A rank that was terminated is not the first: it was stopped because of another, perhaps one that vanished. One that
-    was killed at about the same time as others failed is: they have lost their connection to it.
+    was killed at about the same time as others failed is: they have lost their connection to it. But one that ended
+    with a code by which it tells what it wants (docs/contract.md) has not ended because of others.
     """
     failures = sorted((rank for rank in ranks if rank.exit_code), key=_end)
     soon = [rank for rank in failures if _end(rank) < _end(failures[0]) + ANSWER_SECONDS]
-    failed = next((rank for rank in soon if rank.exit_code == KILLED), failures[0] if failures else None)
+    failed = failures[0] if failures else None
+    if failed and failed.exit_code not in (EXIT_SAVED, EXIT_GIVE_UP):
+        failed = next((rank for rank in soon if rank.exit_code == KILLED), failed)
     vanished = next((rank for rank in ranks if rank.exit_code is None), None)
     return vanished if vanished and (failed is None or failed.exit_code == TERMINATED) else failed
 

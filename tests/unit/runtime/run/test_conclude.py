@@ -243,6 +243,52 @@ def test_a_program_that_goes_on_for_long_after_a_warning_has_not_left_because_of
     assert end(run) == Exit(0, "completed", "program", Ending.COMPLETED)
 
 
+@pytest.mark.parametrize("codes", [(85, 85, 85, 85), (85, 143, 1, 85)])
+@pytest.mark.parametrize("signal", ["", "USR1", "TERM"])
+def test_a_program_says_by_its_code_that_it_has_saved_and_left(
+    run: Run, codes: tuple[Optional[int], ...], signal: str
+) -> None:
+    write_ranks(run.path, *codes)
+    if signal:
+        write_signal(run.path, 0, 1, 2, 3, name=signal)
+    write_end(run.path, 85)
+    concluded = conclude(run, Status("ended", "FAILED", Outcome.FAILED))
+    after = f" after SIG{signal}" if signal else ""
+    reason = f"rank 0 on gpu00 saved, and left before it was done: exit code 85{after}"
+    assert concluded.record.exit == Exit(85, reason, "program", Ending.SAVED_AND_LEFT)
+    assert (concluded.failed, concluded.others) == (None, ())
+
+
+def stop_others(run: Run) -> None:
+    """What the launcher does, half a second after the end of rank 0."""
+    for rank in (1, 2, 3):
+        write_events(run.path, {"what": "signalled", "time": 110.5, "rank": rank, "signal": "TERM"}, node=rank // 2)
+
+
+def test_the_others_of_a_rank_that_has_left_are_signalled_by_their_launcher(run: Run) -> None:
+    write_ranks(run.path, 85, 143, 137, 143)
+    stop_others(run)
+    write_end(run.path, 1)  # of torchrun
+    reason = "rank 0 on gpu00 saved, and left before it was done: exit code 85"
+    lost = "; 1 of 4 ranks recorded no end after SIGTERM, or were killed: a checkpoint may be incomplete"
+    assert end(run, Outcome.FAILED) == Exit(85, reason + lost, "program", Ending.SAVED_AND_LEFT)
+
+
+@pytest.mark.parametrize(("outcome", "ending"), [(o, e) for o, e in FROM_OUTSIDE.items() if e.value != "out of memory"])
+def test_what_ended_a_job_counts_before_what_its_program_made_of_it(run: Run, outcome: Outcome, ending: Ending) -> None:
+    write_ranks(run.path, 85, 85, 85, 85)
+    write_signal(run.path, 0, 1, 2, 3)
+    write_end(run.path, 85)
+    assert end(run, outcome).ending is ending
+
+
+def test_a_rank_that_failed_before_the_others_have_saved_has_failed(run: Run) -> None:
+    write_ranks(run.path, 3, 85, 85, 85)
+    stop_others(run)
+    write_end(run.path, 3)
+    assert end(run, Outcome.FAILED).ending is Ending.FAILED
+
+
 @pytest.mark.parametrize("codes", [(143, 143, 143, 143), (137, None, 143, 1), (None, None, None, None)])
 @pytest.mark.parametrize("code", [143, 137, None])
 def test_an_end_from_outside_that_the_scheduler_has_forgotten_blames_no_rank(

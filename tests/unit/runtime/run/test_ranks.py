@@ -60,6 +60,8 @@ def test_the_first_failure_is_the_earliest_not_the_lowest() -> None:
     [
         (1, 137, 0.5, 1),  # Gloo's connection error is recorded before the end of the rank that was killed
         (1, 137, 1.9, 1),  # on a node whose clock is ahead
+        (85, 137, 0.5, 0),  # it has left: mpirun kills the others a second later
+        (78, 137, 0.5, 0),
         (1, 137, 10.0, 0),  # killed because it did not end after SIGTERM
         (1, 143, 0.1, 0),  # terminated as one of the others
         (1, 134, 0.1, 0),  # aborts are also answers to lost connections,

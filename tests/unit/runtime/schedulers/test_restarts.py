@@ -14,6 +14,7 @@ import pytest
 
 from ctrain_runtime import payload
 from ctrain_runtime.errors import ResourceError, UsageError
+from ctrain_runtime.payload.ctrain_program import EXIT_GIVE_UP, EXIT_SAVED, EXIT_TRY_AGAIN
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import job_script
 from samples.plans import a_site
@@ -172,6 +173,48 @@ TERM = '\'"signal": "TERM"\''
 def test_which_ends_are_failures_of_the_program(scripts: Scripts, step: str, again: bool) -> None:
     events = run_job(scripts, f'[ "$CTRAIN_ATTEMPT" = 0 ] || exit 0; {step}')
     assert [event["what"] for event in events] == [*(["restarted"] if again else []), "ended"]
+
+
+def by_code(code: int) -> str:
+    return f"rank started 0; rank ended 0 '\"code\": {code}'; exit {code}"
+
+
+def test_the_codes_of_the_contract_are_those_of_the_module() -> None:
+    text = payload.text("ctrain.bash")
+    assert f"CT_SAVED={EXIT_SAVED} CT_TRY_AGAIN={EXIT_TRY_AGAIN} CT_GIVE_UP={EXIT_GIVE_UP} " in text
+
+
+def test_a_program_that_has_saved_and_left_is_not_restarted(scripts: Scripts) -> None:
+    assert run_job(scripts, by_code(EXIT_SAVED)) == [ended(85)]
+
+
+def test_a_program_may_ask_not_to_be_restarted(scripts: Scripts) -> None:
+    events = run_job(scripts, by_code(EXIT_GIVE_UP))
+    assert events == [given_up("by that code the program asks not to be restarted"), ended(78)]
+
+
+def test_a_program_that_asks_for_another_try_is_in_no_crash_loop(scripts: Scripts) -> None:
+    events = run_job(scripts, by_code(EXIT_TRY_AGAIN), restarts=3)
+    again = [restarted(number, EXIT_TRY_AGAIN) for number in (1, 2, 3)]
+    assert events == [*again, given_up("restarts used: 3 of 3"), ended(75)]
+
+
+@pytest.mark.parametrize(("code", "again"), [(EXIT_SAVED, False), (EXIT_GIVE_UP, False), (1, True)])
+def test_the_code_of_the_rank_that_ended_first_counts(scripts: Scripts, code: int, again: bool) -> None:
+    """Its node may come later in the listing; the others lose their connection."""
+    event = '{{"time": {}, "stage": "run", "what": "{}", "attempt": 0, "rank": {}, "code": {}}}'
+    lines = [
+        (0, [event.format("100.5", "started", 0, "null"), event.format("101.250000", "ended", 0, 134)]),
+        (1, [event.format("100.5", "started", 1, "null"), event.format("101.249", "ended", 1, code)]),
+    ]
+    write = "".join(f"echo '{line}' >>\"$run/nodes/{node}.jsonl\"; " for node, some in lines for line in some)
+    events = run_job(scripts, f'[ "$CTRAIN_ATTEMPT" = 0 ] || exit 0; {write} exit 1')
+    assert ("restarted" in [event["what"] for event in events]) is again
+
+
+def test_a_directory_that_is_being_written_is_no_checkpoint(scripts: Scripts) -> None:
+    step = f'mkdir -p "$run/checkpoint/.step-$CTRAIN_ATTEMPT"; date >"$run/checkpoint/.step-$CTRAIN_ATTEMPT/0"; {FAILS}'
+    assert run_job(scripts, step) == [restarted(1), NO_PROGRESS, ended(3)]
 
 
 def test_events_of_an_earlier_attempt_say_nothing_of_the_next(scripts: Scripts) -> None:
