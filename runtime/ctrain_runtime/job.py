@@ -78,6 +78,7 @@ class JobFile:
     restarts: int = 0
     parameters: dict[str, Written] = field(default_factory=dict)
     parameter_style: ParameterStyle = "--key value"
+    hang_after: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Job:
     restarts: int = 0
     parameters: dict[str, str] = field(default_factory=dict)
     parameter_style: str = "--key value"
+    hang_after: str = ""
 
     @property
     def where(self) -> str:
@@ -222,7 +224,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env, parameters = (_as_written(written.get(key, {})) for key in ("env", "parameters"))
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style)
+    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style, keys.hang_after)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest, *more)
     script = missing_script(job)
     if script:

@@ -44,6 +44,7 @@ CHANGES = {
     "ct_grace=10 ct_asked_grace=10 ": f"ct_grace={grace} ct_asked_grace={grace} ",
     "ct_grace=15 ct_asked_grace=15 ": f"ct_grace={grace + 5} ct_asked_grace={grace + 5} ",
     "ct_poll=$1 ": "ct_poll=0.1 ",
+    "CT_WATCH_AFTER=5 ": f"CT_WATCH_AFTER={os.environ.get('WATCH_AFTER', 5)} ",
     "CT_CANCEL_SECONDS=5 ": "CT_CANCEL_SECONDS=0.2 ",
     "read -r -t 1 -u 4": f"read -r -t {os.environ.get('SCAN_AFTER', 1)} -u 4",  # before the scan starts
 }

@@ -16,6 +16,9 @@ GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is k
 PROGRAM_MODULE = "python/ctrain_program.py"  # what a program may import; alone in a directory that it adds to its path
 RENDEZVOUS = "rendezvous.py"
 SCAN = "scan.py"  # looks who joins the world of the run, one process per node
+WATCH = "watch.py"  # looks for signs of life of the ranks of a node
+JUDGE = "judge.py"  # whether the run hangs, beside job.sh
+WATCHED = "watch"  # a file per node, by its watch
 PREFLIGHT_PROGRAMS = "inside"
 BENCH_PROGRAM, BENCH = "collectives.py", "bench.jsonl"
 

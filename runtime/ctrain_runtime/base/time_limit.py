@@ -86,6 +86,15 @@ def parse_limit(text: str) -> Optional[int]:
     return hours * 60 + mins + -(-seconds // 60)
 
 
+def parse_seconds(text: str) -> int:
+    """A duration in seconds, as in 90s, 10m, 2h. Raises UsageError, also for none at all."""
+    form = re.fullmatch(r"([0-9]{1,6})([smh])", text)
+    seconds = int(form[1]) * {"s": 1, "m": 60, "h": 3600}[form[2]] if form else 0
+    if not seconds:
+        raise UsageError(f"invalid duration {text!r}", "Write it as in 90s, 10m or 2h")
+    return seconds
+
+
 def format_limit(total: int) -> str:
     """Minutes as Slurm writes a limit: D-HH:MM:SS, without the days when there are none."""
     days, rest = divmod(total, 24 * 60)

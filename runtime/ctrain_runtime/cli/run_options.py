@@ -132,6 +132,10 @@ def _add_ranks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
     if takes_job:
         text = "restart the program in its job, from its last checkpoint, if a rank fails (default: the job's, else 0)"
         add("--restarts", type=int, metavar="N", help=text)
+        text = (
+            "silence of all ranks after which the run counts as hung, as in 90s, 10m (default: the job's, else learned)"
+        )
+        add("--hang-after", default="", metavar="DURATION", help=text)
         text = "nodes of the job that stand by, so that a restart can leave out bad ones, where jobs outlive these"
         add("--spare-nodes", type=int, default=0, metavar="N", help=text)
 
@@ -229,6 +233,7 @@ def make_request(args: argparse.Namespace) -> Request:
             stage=args.stage,
             stage_data=bool(vars(args).get("stage_data")),
             restarts=args.restarts,
+            hang_after=vars(args).get("hang_after", ""),
             spare_nodes=args.spare_nodes,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),

@@ -22,7 +22,7 @@ from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_state import RunState, in_words, look
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
-from ctrain_runtime.run import events, ranks, shared_files
+from ctrain_runtime.run import events, hangs, ranks, shared_files
 from ctrain_runtime.run.pick_up import pick_up
 
 NODES_NAMED = 4
@@ -55,6 +55,7 @@ def describe(found: RunState, *, with_output: bool = True) -> str:
         ("job", f"{record.attempts[-1].name}{attempts}{again}" if record.attempts else ""),
         ("nodes", where),
         ("progress", f"{progress}{eta}" if progress else ""),
+        ("hang", "" if record.exit else hangs.standing(found.run.path)),
         ("output", "" if record.exit or not with_output else _last_output(found)),
         ("note", found.status.note),
     )
@@ -99,4 +100,5 @@ def _as_data(found: RunState) -> dict[str, Any]:
         "left_seconds": found.left,
         "eta_seconds": found.eta,
         "metrics": found.metrics,
+        "hang": "" if record.exit else hangs.standing(found.run.path),
     }

@@ -125,6 +125,9 @@ class Terminal:
             self._update(metrics=shown, left=left)
             self._move(progress(shown, left, self._blocks, shutil.get_terminal_size().columns - 1))
 
+    def hang(self, line: str) -> None:
+        self.show(line)
+
     def restarted(self, restart: Restart, allowed: int) -> None:
         at = datetime.fromisoformat(restart.time).astimezone() if restart.time else None
         count = f"({restart.attempt} of {allowed})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
-from ctrain_runtime.launchers import fragments, gloo, independent, node, preflight, world_scan
+from ctrain_runtime.launchers import fragments, gloo, independent, node, preflight, watching, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.task import Task, TaskIdentity
 
@@ -35,12 +35,13 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         *world_scan.start(plan, identity),
         "pass_signals_on_terminal" if plan.program.interactive else "pass_signals_to_program",
         fragments.home(plan),
+        *watching.start(plan),
         *fragments.container(plan, identity),
         *_preflight(plan),
         f'run_rank "${{launch[@]}}" {fragments.inside(plan)} {serve}{quote_argv(plan.program.command)}',
         "",
     ]
-    more = (*world_scan.files(plan), *([run_files.RENDEZVOUS] if horovod else []))
+    more = (*world_scan.files(plan), *watching.files(plan), *([run_files.RENDEZVOUS] if horovod else []))
     return Task(run_files.TASK_SCRIPT, {run_files.TASK_SCRIPT: "\n".join(text)}, (*Task.files, *more))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
-from ctrain_runtime.launchers import fragments, node, preflight, world_scan
+from ctrain_runtime.launchers import fragments, node, preflight, watching, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.task import Task, TaskIdentity
 
@@ -38,6 +38,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         *world_scan.start(plan, identity),
         f"pass_signals_to_program {'pass_term' if is_patient else 'end_ranks'} warn_ranks",
         fragments.home(plan),
+        *watching.start(plan),
         *fragments.container(plan, identity),
         *preflight.prove(plan, f"{agent} python3"),
         f'run_step "${{launch[@]}}" {agent} /bin/bash -p "$run/{run_files.RANK_SCRIPT}"',
@@ -55,4 +56,4 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         f"run_rank {fragments.inside(plan)} {quote_argv(plan.program.command)}\n",
     ]
     scripts = {run_files.TASK_SCRIPT: "\n".join(task), run_files.RANK_SCRIPT: "\n".join(rank)}
-    return Task(run_files.TASK_SCRIPT, scripts, (*Task.files, *world_scan.files(plan)))
+    return Task(run_files.TASK_SCRIPT, scripts, (*Task.files, *world_scan.files(plan), *watching.files(plan)))

@@ -79,4 +79,6 @@ while [ "$1" != run ]; do
   shift 2
 done
 shift
+export CTRAIN_HEARTBEAT="${HOME-}/.heartbeat/$ctrain_rank" # on the node's disk; watch.py looks at it
+[ ! -e "$CTRAIN_HEARTBEAT" ] || { true >"$CTRAIN_HEARTBEAT"; } 2>/dev/null # of an earlier attempt
 exec "$@"

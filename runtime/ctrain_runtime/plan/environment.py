@@ -29,6 +29,7 @@ MASK = "***"
 IDENTITY = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("CTRAIN_RUN_DIR", "CTRAIN_RESUME", "CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE", "CTRAIN_ATTEMPT"),
+    "CTRAIN_HEARTBEAT",
 )
 
 # Set by launcher node, so that what starts the ranks of each node makes one world of them.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.base.time_limit import parse_seconds
 from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.gpus import Maker, maker
@@ -107,6 +108,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         umask=facts.umask,
         restarts=_restarts(job, options),
         parameters=job.parameters,
+        hang_after=_hang_after(job, options),
     )
 
 
@@ -177,6 +179,18 @@ def _restarts(job: Job, options: Options) -> int:
     if options.spare_nodes and not restarts:
         raise UsageError("--spare-nodes is for restarts, of which there are none", "Add --restarts N")
     return restarts
+
+
+def _hang_after(job: Job, options: Options) -> int:
+    """The seconds of silence after which the run hangs: the command line's, else the job's; 0: learned. Raises
+    UsageError."""
+    text = options.hang_after or job.hang_after
+    try:
+        return parse_seconds(text) if text else 0
+    except UsageError as error:
+        raise UsageError(
+            f"{'--hang-after' if options.hang_after else 'hang_after'}: {error.message}", error.hint
+        ) from error
 
 
 def _not_requested(site: Site, options: Options) -> tuple[str, ...]:

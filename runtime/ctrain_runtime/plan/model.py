@@ -42,6 +42,7 @@ class Options:
     interactive: bool = False
     after: str = ""  # the id of a job of the same queue
     restarts: Optional[int] = None
+    hang_after: str = ""
     spare_nodes: int = 0
     notify: tuple[str, ...] = ()  # the words of a command
 
@@ -168,6 +169,7 @@ class Program:
     umask: str = ""  # the caller's, in octal; "": unknown
     restarts: int = 0  # how often it may start again in the job after a rank has failed
     parameters: dict[str, str] = field(default_factory=dict)  # its settings, which are words of the command
+    hang_after: int = 0  # seconds without a sign of life after which it hangs; 0: learned
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,16 @@ class LaunchPlan:
     def recorded_ranks(self) -> int:
         """How many processes have a log and a recorded start and end: ctrain does not start those below `node`."""
         return self.size.nodes if self.program.launcher == "node" else self.size.world_size
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether hangs are looked for: independent tasks wait for nobody."""
+        return not self.program.interactive and not (self.program.independent and self.tasks > 1)
+
+    @property
+    def watched_nodes(self) -> int:
+        """How many watches there are, each of as many recorded ranks: one per node that has tasks."""
+        return min(self.tasks, self.size.nodes)
 
     @property
     def unit(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Optional, Protocol
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, preflight_results, ranks, restarts, shared_files
+from ctrain_runtime.run import events, hangs, preflight_results, ranks, restarts, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.pick_up import current_status, require_known
@@ -39,6 +39,7 @@ class RunObserver(Protocol):
     def job_log(self, line: str) -> None: ...
     def output(self, text: str) -> None: ...
     def metrics(self, records: list[dict[str, Any]]) -> None: ...
+    def hang(self, line: str) -> None: ...
     def restarted(self, restart: Restart, allowed: int) -> None: ...
     def cancelling(self, name: str) -> None: ...
     def warn(self, line: str) -> None: ...
@@ -127,6 +128,7 @@ class _Watcher:
         self._preflight: set[str] = set()  # messages of the preflight that were shown
         self._output_seen = False
         self._attempt = 0
+        self._hangs = 0  # events of hangs that were shown
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
         self._cancelled = False  # the scheduler took it
@@ -148,6 +150,7 @@ class _Watcher:
         if self.status.phase != "waiting":
             self._show(now)
         self._show_restarts(events.last_attempt(job))
+        self._show_hangs(job)
         self.pause.due(now)
         self.job_is_over = self.status.phase == "ended"
         return self.job_is_over
@@ -227,6 +230,12 @@ class _Watcher:
         self._output_seen = False
         self._up.clear()
         self.pause.reset()
+
+    def _show_hangs(self, job: list[events.Event]) -> None:
+        lines = hangs.lines(job)
+        for line in lines[self._hangs :]:
+            self._observer.hang(line)
+        self._hangs = len(lines)
 
     def _show_start(self, now: float) -> None:
         """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""

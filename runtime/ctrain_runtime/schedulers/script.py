@@ -66,6 +66,7 @@ def job_script(
         "pass_signals_to_tasks",
         *(f"copy_to_nodes {command}" for command in stage_in),
         *([_preflight(plan, preflight)] if preflight else []),
+        *_judge(plan),
         f"run_job_with_restarts {plan.program.restarts} {start}" if plan.program.restarts else f"run_job {start}",
     ]
     return f"""\
@@ -103,6 +104,14 @@ def _preflight(plan: LaunchPlan, command: str) -> str:
             " without MPI"
         )
     return f"preflight {quote_argv([code, advice])} {command}"
+
+
+def _judge(plan: LaunchPlan) -> list[str]:
+    """The line by which the step of all tasks has a judge of hangs."""
+    if not plan.is_watched:
+        return []
+    words = (plan.size.nodes, plan.recorded_ranks, plan.unit, plan.program.hang_after)
+    return [f"ct_judge=({quote_argv(map(str, words))})"]
 
 
 def directives(prefix: str, options: list[str]) -> str:

@@ -22,6 +22,7 @@ use_home() { # RUN_KEY EXTENSIONS_KEY: sets home, which the first one frees of l
       refuse 73 "cannot create a home in $base on $node"
     fi
   done
+  mkdir -p "$ct_home/.heartbeat"
   ct_extensions_key=$2 ct_made=$ct_home/.cache/torch_extensions
   take_extensions
 }

@@ -64,6 +64,6 @@ preflight() { # CODE ADVICE COMMAND...: without a code to end with, its failure 
 }
 run_job() { # COMMAND...: that runs all tasks to their end
   job_event run started
-  run_step "$@"
+  run_judged_step "$@"
   end_job
 }

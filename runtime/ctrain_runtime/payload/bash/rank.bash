@@ -36,13 +36,15 @@ run_rank() { # COMMAND...: as a rank, to its end; records when it started and ho
     find_memory_limit
     memory=", \"memory_limit\": $memory_limit"
   fi
+  ((LOCAL_WORLD_SIZE == 1)) || ct_outlived=yes
   leave
   node_event ended "\"rank\": $RANK, \"code\": $code$memory"
   [ -z "$ct_spares_others" ] || [ -z "$ending" ] || code=0
   exit "$code"
 }
-leave() { # of a task: ends its scan, and leaves its home
+leave() { # of a task: ends its scan and its watch, and leaves its home
   end_scan
+  end_watch
   [ -z "$ct_home" ] || leave_home
 }
 header_of() { # IMAGE: prints a digest of a SIF's header: its id, and where and when each part was made (sif's spec.go)

@@ -17,7 +17,7 @@ run_job_with_restarts() { # RESTARTS COMMAND...: that runs all tasks to their en
   job_event run started
   while :; do
     ct_attempt_began=$SECONDS ct_metrics=$(size_of_metrics)
-    run_step "${@:2}"
+    run_judged_step "${@:2}"
     may_restart "$1" || break
     prepare_attempt
   done

@@ -88,7 +88,12 @@ def environment_of_program(scripts: Scripts, **environment: str) -> dict[str, st
     code = scripts.execute(scripts.plan(str(dump), env=("OMP_NUM_THREADS=7", "WANDB_API_KEY")), **environment)
     assert code == 0, scripts.log()
     seen: dict[str, str] = json.loads(scripts.log())
-    return {name: value for name, value in seen.items() if name not in ("HOME", "PWD", "SHLVL", "_", "LC_CTYPE")}
+    assert seen["CTRAIN_HEARTBEAT"] == f"{seen['HOME']}/.heartbeat/0"
+    return {
+        name: value
+        for name, value in seen.items()
+        if name not in ("HOME", "CTRAIN_HEARTBEAT", "PWD", "SHLVL", "_", "LC_CTYPE")
+    }
 
 
 def test_what_passes_from_the_node_into_the_container(scripts: Scripts) -> None:

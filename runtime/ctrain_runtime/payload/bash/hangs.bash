@@ -1,0 +1,38 @@
+#!/bin/bash
+# Hangs: watch.py beside the ranks of each node, judge.py beside the step of job.sh (docs/runs.md, Hangs). Both start some
+# seconds later, with bash alone until then: runs that end at once have neither.
+# shellcheck disable=SC2154  # variables of other parts, and of the scripts
+
+CT_WATCH_AFTER=5 # seconds
+ct_watch='' ct_outlived='' ct_judge=()
+start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it has its home
+  [ "$local_task" = 0 ] && [ "$ct_stage" != preflight ] || return 0
+  run_later watch.py "$run" "$NODE_RANK" "$((NODE_RANK * $1))" "$1" "$ct_home/.heartbeat" "$2" &
+  ct_watch=$!
+}
+run_later() { # PROGRAM ARGUMENT...
+  local python
+  exec </dev/null >/dev/null 2>&1 4<> <(:) 8<&- # nobody writes to it
+  read -r -t "$CT_WATCH_AFTER" -u 4
+  find_python
+  [ -z "$python" ] || exec "$python" -I "$run/$1" "${@:2}"
+}
+end_watch() { # unless a rank has left and others of its node go on: then it ends with these
+  [ "$ct_outlived" ] && [ "$code" = 0 ] && [ -z "$ending" ] && ((SECONDS > CT_WATCH_AFTER)) || end_beside "$ct_watch"
+}
+end_beside() { # PID: of a process that this script has started; it may have ended long ago, and another have its number
+  local parent=''
+  [ -n "$1" ] || return 0
+  read -r _ _ _ parent _ <"/proc/$1/stat"
+  [ "$parent" != "$$" ] || kill "$1"
+} 2>/dev/null
+run_judged_step() { # COMMAND...: that runs all tasks to their end
+  local judge=''
+  if [ "${ct_judge-}" ]; then
+    mkdir -p "$run/watch"
+    run_later judge.py "$run" "${ct_judge[@]}" "${ct_notify[@]}" &
+    judge=$!
+  fi
+  run_step "$@"
+  end_beside "$judge"
+}

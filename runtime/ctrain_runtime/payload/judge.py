@@ -1,0 +1,253 @@
+"""Judges whether a run hangs, by what the watches of its nodes (watch.py) and its ranks have written. It writes events
+of the job, and tells the user's command of them.
+
+Usage: judge.py RUN NODES RANKS UNIT SECONDS [COMMAND...], once per run, beside the step of job.sh, which it watches; as
+long as node 0 is alive, it reads two small files. SECONDS are how long all may be silent, "0" if that is learned.
+
+ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+LOOK_SECONDS, LOOK_SHARE = 15.0, 0.05  # of the time, at most: to read the files of many nodes
+MISSING_SECONDS, LEFT_SECONDS = 1200.0, 300.0  # for which ranks may not have come, or others go on without a sign
+BEHIND_SECONDS = 3.0  # by which others must have gone on: heartbeats are a second apart
+NAMED = 3  # of the ranks of a kind, with their last lines
+NOTIFY_SECONDS = 20.0
+
+
+class Rank(NamedTuple):
+    """What is known of a rank. Times are in seconds since the epoch, None or 0 if unknown; `status` is its node's."""
+
+    number: int
+    node: str = "?"
+    started: Optional[float] = None
+    ended: Optional[float] = None
+    code: Optional[int] = None
+    status: str = "silent"
+    quiet_since: float = 0.0  # of its node
+    section: str = ""  # of its node
+    since: float = 0.0  # its own last sign
+    step: Optional[int] = None
+    line: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.started is not None and self.ended is None
+
+
+class Verdict(NamedTuple):
+    """That a run hangs: the ranks that hung, left or never came, as far as that is known; since when; all in words."""
+
+    ranks: List[int]
+    since: float
+    message: str
+
+
+def judge(ranks: List[Rank], unit: str, now: float, asked: float = 0.0) -> Optional[Verdict]:
+    """Whether a run hangs: no node is alive, and at least one has been. Where none has ever shown a sign, that proves
+    nothing, unless some ranks have left, or never came, while others go on."""
+    running = [rank for rank in ranks if rank.runs]
+    if not running or any(rank.status == "alive" for rank in running) or any(rank.code for rank in ranks):
+        return None
+    left = [rank for rank in ranks if rank.ended is not None]
+    missing = [rank for rank in ranks if rank.started is None]
+    quiet = [rank for rank in running if rank.status == "quiet"]
+    ended, came = max((rank.ended or 0.0 for rank in left), default=0.0), max(rank.started or 0.0 for rank in running)
+    if quiet:
+        since = max(rank.quiet_since for rank in quiet)
+    elif left and now - ended > (asked or LEFT_SECONDS):
+        since = ended
+    elif missing and now - came > (asked or MISSING_SECONDS):
+        since = came
+    else:
+        return None
+    culprits = left or missing or _behind(running)
+    section = f" ({quiet[0].section})" if quiet else ""
+    message = f"no sign of life for {duration(now - since)}{section}: {'; '.join(_who(running, left, missing, unit))}"
+    return Verdict([rank.number for rank in culprits], since, message)
+
+
+def _behind(running: List[Rank]) -> List[Rank]:
+    """The ranks that stopped at an earlier step, while others went on."""
+    beating = [rank for rank in running if rank.step is not None]
+    steps = [rank.step or 0 for rank in beating]
+    behind = [rank for rank in beating if rank.step == min(steps) < max(steps)]
+    last = max((rank.since for rank in beating), default=0.0)
+    return behind if all(rank.since < last - BEHIND_SECONDS for rank in behind) else []
+
+
+def _who(running: List[Rank], left: List[Rank], missing: List[Rank], unit: str) -> Iterator[str]:
+    if left:
+        yield f"{names(left, unit)} left with exit code 0"
+    if missing:
+        yield f"{names(missing, unit)} never came"
+    behind = _behind(running) if not left and not missing else []
+    if behind:
+        yield f"{names(behind, unit)} hung{_last(behind)}"
+    waiting = [rank for rank in running if rank not in behind]
+    if waiting:
+        verb = "waits" if len(waiting) == 1 else "wait"
+        yield f"{names(waiting, unit)} {verb}{_last(waiting)}"
+    if not (left or missing or behind) and len(running) > 1:
+        yield f"which {unit} hung is unknown"
+
+
+def _last(ranks: List[Rank]) -> str:
+    """Where the first of some ranks are, and their last lines."""
+    known = {}  # type: Dict[str, List[Rank]]
+    for rank in ranks:
+        words = [f"step {rank.step}"] if rank.step is not None else []
+        words += [f"last line: {rank.line}"] if rank.line else []
+        if words:
+            known.setdefault(", ".join(words), []).append(rank)
+    if len(known) < 2:
+        return "".join(f" ({text})" for text in known)
+    return f" ({'; '.join(f'{rank.number}: {text}' for text, (rank, *_) in [*known.items()][:NAMED])})"
+
+
+def names(ranks: List[Rank], unit: str) -> str:
+    """As in rank 3 on gpu01, ranks 0-2 and 5."""
+    if len(ranks) == 1:
+        (one,) = ranks
+        return f"{unit} {one.number}" + (f" on {one.node}" if one.started is not None else "")
+    spans = []  # type: List[List[int]]
+    for number in sorted(rank.number for rank in ranks):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    parts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return f"{unit}s {', '.join(parts[:NAMED])}" + (f" and others ({len(ranks)} in all)" if parts[NAMED:] else "")
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Reader:
+    """Reads what nodes have written. What cannot be read shows nothing."""
+
+    def __init__(self, run: str, nodes: int, ranks: int, attempt: int) -> None:
+        self._run, self._nodes, self._ranks, self._attempt = run, nodes, ranks, attempt
+
+    def node_0_is_alive(self) -> bool:
+        first = self._with_views([0])
+        return any(rank.runs and rank.status == "alive" for rank in first)
+
+    def ranks(self) -> List[Rank]:
+        """All ranks of the run, by number."""
+        return self._with_views(range(self._nodes))
+
+    def _with_views(self, nodes: Any) -> List[Rank]:
+        ranks = {number: Rank(number) for number in range(self._ranks)}
+        for node in nodes:
+            for event in self._events(node):
+                self._add(ranks, event)
+        for node in nodes:
+            view = next(self._objects(f"{self._run}/watch/{node}.json"), {})
+            if view.get("attempt") == self._attempt:
+                self._see(ranks, view)
+        return list(ranks.values())
+
+    def _add(self, ranks: Dict[int, Rank], event: Dict[str, Any]) -> None:
+        number = event.get("rank")
+        rank = ranks.get(number) if isinstance(number, int) else None
+        if rank is None or event.get("attempt", 0) != self._attempt:
+            return
+        when = float(event.get("time") or 0.0)
+        if event.get("what") == "started":
+            ranks[rank.number] = rank._replace(started=when, node=str(event.get("node")))
+        elif event.get("what") in ("ended", "refused"):
+            ranks[rank.number] = rank._replace(ended=when, code=event.get("code"))
+
+    @staticmethod
+    def _see(ranks: Dict[int, Rank], view: Dict[str, Any]) -> None:
+        for one in view["ranks"]:
+            rank = ranks.get(one["rank"])
+            if rank:
+                ranks[rank.number] = rank._replace(
+                    status=view["status"],
+                    quiet_since=view["since"],
+                    section=view["section"],
+                    since=one["since"],
+                    step=one["step"],
+                    line=one["line"],
+                )
+
+    def _events(self, node: int) -> Iterator[Dict[str, Any]]:
+        return self._objects(f"{self._run}/nodes/{node}.jsonl")
+
+    @staticmethod
+    def _objects(path: str) -> Iterator[Dict[str, Any]]:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = file.read().split("\n")
+        except OSError:
+            return
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                data = json.loads(line)
+                if isinstance(data, dict):
+                    yield data
+
+
+class Report:
+    """Events of the job, and the user's command."""
+
+    def __init__(self, run: str, command: List[str]) -> None:
+        self._run, self._command = run, command
+
+    def tell(self, what: str, message: str, **more: Any) -> None:
+        host = os.uname().nodename.partition(".")[0]
+        event = {"time": time.time(), "stage": "watch", "node": host, "what": what, **more, "message": message}
+        with contextlib.suppress(OSError), open(f"{self._run}/events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")  # a full disk stops nothing
+        if self._command:
+            self._notify(what, f"run {os.path.basename(self._run)} {what}: {message}")
+
+    def _notify(self, what: str, message: str) -> None:
+        told = {"CTRAIN_EVENT": what, "CTRAIN_MESSAGE": message, "CTRAIN_RUN": os.path.basename(self._run)}
+        with contextlib.suppress(OSError, subprocess.SubprocessError), open(f"{self._run}/logs/notify.log", "a") as log:
+            started = subprocess.Popen(
+                self._command, env={**os.environ, **told}, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+            try:
+                started.communicate(f"{message}\n".encode(), timeout=NOTIFY_SECONDS)
+            except subprocess.TimeoutExpired:
+                started.kill()
+
+
+def main() -> None:
+    run, nodes, count, unit, seconds = sys.argv[1:6]
+    job, asked, attempt = os.getppid(), float(seconds), int(os.environ.get("CTRAIN_ATTEMPT") or 0)
+    reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[6:])
+    more = {"attempt": attempt} if "CTRAIN_ATTEMPT" in os.environ else {}
+    hung = None  # type: Optional[Verdict]
+    pause = min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS)
+    while os.getppid() == job:
+        begun = time.time()
+        verdict = None if reader.node_0_is_alive() else judge(reader.ranks(), unit, begun, asked)
+        if verdict and not hung:
+            report.tell("hung", verdict.message, ranks=verdict.ranks, seconds=round(begun - verdict.since), **more)
+        elif hung and not verdict:
+            report.tell("went on", f"after {duration(begun - hung.since)}", **more)
+        hung = verdict
+        time.sleep(max(pause, (time.time() - begun) / LOOK_SHARE))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:  # the run goes on, and its events say that nobody looks
+        Report(sys.argv[1], []).tell("failed", repr(error))
+        raise

@@ -1,0 +1,193 @@
+"""Looks for signs of life of the ranks of one node: logs that grow, a heartbeat file that changes, and lines of metrics
+of rank 0. What it sees, it writes to a file of the node in the run directory, and only when that changes: the judge of
+the run (judge.py) reads those of all nodes.
+
+Usage: watch.py RUN NODE FIRST_RANK RANKS HEARTBEATS SECONDS, once per node, by its first task; SECONDS are how long all
+may be silent, "0" to learn that. The rules are in docs/runs.md.
+
+ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
+"""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+LOOK_SECONDS = 15.0
+# How long a node may be silent, by what it does: generous, as a false alarm costs trust; and ten times the longest
+# silence that was seen.
+LIMITS = {"start": 1200.0, "first step": 1200.0, "step": 300.0, "checkpoint": 1200.0, "evaluation": 1200.0}
+FACTOR = 10.0
+STEADY_SIGNS = 5  # of a program that shows no steps: then it is at work
+TAIL_BYTES = 1 << 16
+LINE_LENGTH = 200
+MARK = "--- attempt "  # by mark_attempt, in restarts.bash
+
+Mark = Tuple[int, ...]  # sizes and times of the files of a rank
+
+
+class Seen(NamedTuple):
+    """The files of a rank at one look. `step` and `section` are those of its heartbeat: None and "" without one."""
+
+    mark: Mark
+    has_output: bool
+    step: Optional[int]
+    section: str
+
+
+class Silence:
+    """How long a node has been silent, and how long it may be."""
+
+    def __init__(self, now: float, asked: float) -> None:
+        self._asked = asked
+        self._longest: Dict[str, float] = {}  # silence that was followed by a sign, by section
+        self.since = now
+        self.signs = 0
+        self.section = "start"
+
+    def look(self, now: float, is_sign: bool, section: str) -> str:
+        """The status of the node: "alive", "quiet" for too long, or "silent" if there was never a sign."""
+        if is_sign:
+            if self.signs:
+                self._longest[self.section] = max(self._longest.get(self.section, 0.0), now - self.since)
+            self.signs += 1
+            self.since = now
+            self.section = section or ("step" if self.signs > STEADY_SIGNS else "first step")
+        if not self.signs and not self._asked:
+            return "silent"
+        return "quiet" if now - self.since > self.limit else "alive"
+
+    @property
+    def limit(self) -> float:
+        """How long it may be silent now, in seconds."""
+        learned = FACTOR * self._longest.get(self.section, 0.0)
+        return self._asked or max(LIMITS.get(self.section, LIMITS["step"]), learned)
+
+
+class Files:
+    """The files of a node's ranks. What cannot be read shows nothing."""
+
+    def __init__(self, run: str, node: str, heartbeats: str) -> None:
+        self._run, self._node, self._heartbeats = run, node, heartbeats
+
+    def look(self, rank: int) -> Seen:
+        log, beat = _status(self._log(rank)), f"{self._heartbeats}/{rank}"
+        metrics = _status(f"{self._run}/metrics.jsonl") if rank == 0 else (0, 0)
+        number, _, word = (_read(beat) if os.path.exists(beat) else "").partition("\n")[0].partition(" ")
+        step = int(number) if re.match(r"[0-9]{1,18}$", number) else None
+        section = word.strip() if step else "first step" if step == 0 else "step" if metrics[0] else ""
+        return Seen((*log, *_status(beat), *metrics), bool(self.last_line(rank)), step, section)
+
+    def last_line(self, rank: int) -> str:
+        """The last line of its output that is not empty; in a log of the node, lines begin with their rank."""
+        path = self._log(rank)
+        lines = _read(path).splitlines()
+        if path.endswith(f"node{self._node}.log"):
+            lines = [line.partition("] ")[2] for line in lines if line.startswith(f"[{rank}] ")]
+        line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return "" if line.startswith(MARK) else "".join(filter(str.isprintable, line))[:LINE_LENGTH]
+
+    def _log(self, rank: int) -> str:
+        own = f"{self._run}/logs/rank{rank}.log"
+        return own if os.path.exists(own) else f"{self._run}/logs/node{self._node}.log"
+
+    def have_ended(self, ranks: List[int], attempt: int) -> bool:
+        """Whether all these ranks have recorded their end."""
+        return set(ranks) <= {event.get("rank") for event in self._events() if event.get("attempt", 0) == attempt}
+
+    def _events(self) -> Iterator[Dict[str, Any]]:
+        """The ends of ranks of this node."""
+        for line in _read(f"{self._run}/nodes/{self._node}.jsonl", 1 << 24).split("\n")[:-1]:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and event.get("what") == "ended":
+                    yield event
+
+
+def _status(path: str) -> Tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def _read(path: str, most: int = TAIL_BYTES) -> str:
+    """The end of a file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+class Watch:
+    """What the ranks of one node have shown so far."""
+
+    def __init__(self, files: Files, ranks: List[int], asked: float, now: float) -> None:
+        self._files, self._ranks = files, ranks
+        self._silence = Silence(now, asked)
+        self._seen: Dict[int, Seen] = {}
+        self._since = dict.fromkeys(ranks, 0.0)  # the last sign of each
+        self.status = ""
+
+    def look(self, now: float) -> bool:
+        """Look once; whether the status has changed."""
+        seen = {rank: self._files.look(rank) for rank in self._ranks}
+        signs = [rank for rank in self._ranks if self._is_sign(seen[rank], self._seen.get(rank))]
+        for rank in signs:
+            self._since[rank] = now
+        self._seen = seen
+        section = next((seen[rank].section for rank in signs if seen[rank].section), "")
+        before, self.status = self.status, self._silence.look(now, bool(signs), section)
+        return self.status != before
+
+    @staticmethod
+    def _is_sign(now: Seen, before: Optional[Seen]) -> bool:
+        """At the first look, a log that was continued has only its mark."""
+        return now.mark != before.mark if before else now.has_output or now.step is not None
+
+    def report(self) -> Dict[str, Any]:
+        ranks = [
+            {
+                "rank": rank,
+                "since": self._since[rank],
+                "step": self._seen[rank].step,
+                "section": self._seen[rank].section,
+                "line": self._files.last_line(rank),
+            }
+            for rank in self._ranks
+        ]
+        silence = self._silence
+        return {"status": self.status, "since": silence.since, "section": silence.section, "ranks": ranks}
+
+
+def write(path: str, data: Dict[str, Any]) -> None:
+    """Replace a file; a full disk stops nothing."""
+    with contextlib.suppress(OSError):
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        os.replace(f"{path}.new", path)
+
+
+def main() -> None:
+    run, node, first, count, heartbeats, seconds = sys.argv[1:7]
+    os.closerange(3, 1 << 10)  # some starters wait for whoever has what they gave to the task
+    task, attempt, asked = os.getppid(), int(os.environ.get("CTRAIN_ATTEMPT") or 0), float(seconds)
+    ranks = list(range(int(first), int(first) + int(count)))
+    files = Files(run, node, heartbeats)
+    watch = Watch(files, ranks, asked, time.time())
+    about = {"node": os.uname().nodename.partition(".")[0], "attempt": attempt}
+    # The first task may end before others of the node, which wait for it: that is what is looked for.
+    while not files.have_ended(ranks, attempt) and (os.getppid() == task or files.have_ended(ranks[:1], attempt)):
+        if watch.look(time.time()):
+            write(f"{run}/watch/{node}.json", {**about, **watch.report()})
+        time.sleep(min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS))
+
+
+if __name__ == "__main__":
+    main()

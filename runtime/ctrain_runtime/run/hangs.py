@@ -1,0 +1,32 @@
+"""Hangs of a run, by what its judge has written among the events of the job (payload/judge.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ctrain_runtime.run import events
+from ctrain_runtime.run.events import Event
+
+STAGE = "watch"
+HUNG, WENT_ON = "hung", "went on"
+
+
+def lines(job: Iterable[Event]) -> list[str]:
+    """What users should read of the hangs so far."""
+    shown = {HUNG: "hung: {}", WENT_ON: "goes on {}"}
+    return [shown[event.what].format(event.message) for event in job if event.stage == STAGE and event.what in shown]
+
+
+def standing(run: Path) -> str:
+    """The hang of a run that has not gone on since; "" without one."""
+    return of_attempt(events.read_job_events(run))
+
+
+def of_attempt(job: list[Event]) -> str:
+    """The same, by the events of the job: that of its last attempt."""
+    attempt, message = events.last_attempt(job), ""
+    for event in job:
+        if event.stage == STAGE and event.attempt == attempt:
+            message = event.message if event.what == HUNG else ""
+    return message

@@ -1,0 +1,93 @@
+"""Runs on this machine whose ranks hang: real processes and the real watch, with the fake engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samples.runs import Bench, ended, wait_for
+
+TWO = ("--ranks-per-node", "2", "--launcher", "env")
+# Rank 1 beats twice, a second apart; all wait for a file, and rank 0 then writes on.
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+rank, run, beat = os.environ["RANK"], Path(os.environ["CTRAIN_RUN_DIR"]), Path(os.environ["CTRAIN_HEARTBEAT"])
+beat.write_text("7 step\\n")
+print("batch 7 of", rank, flush=True)
+if rank == "1" and "leave" in sys.argv:
+    sys.exit()
+while not (run / "done").exists():
+    time.sleep(0.05)
+print("batch 8 of", rank, flush=True)
+while not (run / "over").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.environment["WATCH_AFTER"] = "0.1"
+    (tmp_path / "train.py").write_text(TRAIN)
+    yield bench
+    bench.end()
+
+
+def hangs(bench: Bench) -> list[dict[str, Any]]:
+    path = bench.one / "events.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [event for event in map(json.loads, lines) if event["stage"] == "watch"]
+
+
+@pytest.mark.parametrize("launcher", ["env", "torchrun"])
+def test_a_hang_is_reported_and_that_it_goes_on(bench: Bench, launcher: str) -> None:
+    notify = bench.folder / "told"
+    command = f"bash -c 'cat >>{notify}'"
+    options = ("--ranks-per-node", "2", "--launcher", launcher, "--hang-after", "2s", "--notify", command)
+    run = bench.run(*options, "--", "python3", "train.py")
+    wait_for(lambda: hangs(bench))
+    (event,) = hangs(bench)
+    assert event["what"] == "hung" and event["ranks"] == [], event
+    lines = "0: step 7, last line: batch 7 of 0; 1: step 7, last line: batch 7 of 1"
+    assert f"(step): ranks 0-1 wait ({lines}); which rank hung is unknown" in event["message"]
+    status, _, _ = (ended(bench.attach(verb="status"))[1], None, None)
+    assert f"hang      {event['message']}" in status.splitlines()
+    (bench.one / "done").touch()
+    wait_for(lambda: len(hangs(bench)) > 1)
+    (bench.one / "over").touch()
+    code, out, error = ended(run)
+    assert (code, error) == (0, ""), out
+    assert [event["what"] for event in hangs(bench)][:2] == ["hung", "went on"]
+    shown = out.splitlines()
+    assert f"hung: {event['message']}" in shown
+    assert any(line.startswith("goes on after ") for line in shown), out
+    assert f"run one hung: {event['message']}" in notify.read_text().splitlines()
+    assert not bench.orphans()
+
+
+def test_a_rank_that_leaves_while_another_waits(bench: Bench) -> None:
+    """The first task's, that the others wait for."""
+    bench.folder.joinpath("train.py").write_text(TRAIN.replace('rank == "1"', 'rank == "0"'))
+    run = bench.run(*TWO, "--hang-after", "2s", "--", "python3", "train.py", "leave")
+    wait_for(lambda: hangs(bench))
+    (event,) = hangs(bench)
+    assert event.get("ranks") == [0], event
+    assert " left with exit code 0; rank 1 on " in event["message"]
+    (bench.one / "done").touch()
+    (bench.one / "over").touch()
+    code, out, _ = ended(run)
+    assert code == 0, out
+    assert not bench.orphans()
+
+
+def test_a_short_run_has_no_watch(bench: Bench) -> None:
+    bench.environment["WATCH_AFTER"] = "5"
+    code, out, error = ended(bench.run(*TWO, "--", "bash", "-c", "true"))
+    assert (code, error) == (0, ""), out
+    assert not list((bench.one / "watch").iterdir())
+    assert not bench.orphans()
