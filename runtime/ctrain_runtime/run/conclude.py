@@ -13,7 +13,7 @@ from typing import Optional
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.payload.ctrain_program import EXIT_SAVED
-from ctrain_runtime.run import events, notify, preflight_results, ranks, record, restarts, shared_files, world
+from ctrain_runtime.run import events, hangs, notify, preflight_results, ranks, record, restarts, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.measured import measure
@@ -58,6 +58,7 @@ class _Evidence:
     interruption: Optional[Interruption]  # of its programs
     cut_short: list[Rank]  # had no time to end after SIGTERM
     restarts: tuple[Restart, ...]
+    hang: str  # that had not ended; "" without one
     not_restarted: str  # "; " and why the program was not restarted once more, or ""
     signalled: Optional[float]  # when SIGTERM reached job.sh
     doubtful: bool  # something is missing that may only not be visible here yet
@@ -74,7 +75,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
     short = _shortage(run, evidence, failed)
     failed = short.rank if short else failed
-    ended = _cut_short(run, evidence, _exit(run, evidence, failed, short))
+    ended = _hung(run, evidence, _cut_short(run, evidence, _exit(run, evidence, failed, short)))
     changed = _record(run.record, evidence, ended)
     if run.plan.checks.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
@@ -143,6 +144,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         interruption(job, node_events, run.plan.recorded_ranks),
         cut_short(node_events),
         restarts.find(run),
+        hangs.of_attempt(job),
         restarts.not_restarted(job),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
         doubtful,
@@ -193,6 +195,21 @@ def _cut_short(run: Run, seen: _Evidence, ended: Exit) -> Exit:
     who = f"{len(seen.cut_short)} of {run.plan.recorded_ranks} {run.plan.unit}s"
     reason = f"{ended.reason}; {who} recorded no end after SIGTERM, or were killed: a checkpoint may be incomplete"
     return dataclasses.replace(ended, reason=reason)
+
+
+def _hung(run: Run, seen: _Evidence, ended: Exit) -> Exit:
+    """`ended`; its reason says so if the run had hung, or if ranks had left long before, for which others may have
+    waited."""
+    if ended.ending not in EARLY:
+        return ended
+    left = hangs.left_before(seen.ranks, seen.interruption.time if seen.interruption else None, seen.ended)
+    if seen.hang:
+        return dataclasses.replace(ended, reason=f"{ended.reason}; it hung: {seen.hang}")
+    if left:
+        who = run.plan.describe(left[0].number, left[0].host)
+        others = f" and {len(left) - 1} more" if left[1:] else ""
+        return dataclasses.replace(ended, reason=f"{ended.reason}; {who}{others} had left long before with exit code 0")
+    return ended
 
 
 def _shortage(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Optional[Shortage]:

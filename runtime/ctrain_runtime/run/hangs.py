@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime.run import events
 from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.ranks import Rank
 
 STAGE = "watch"
 HUNG, WENT_ON = "hung", "went on"
+LEFT_SECONDS = 300.0  # as in judge.py: ranks that do the same end at about the same time
 
 
 def lines(job: Iterable[Event]) -> list[str]:
     """What users should read of the hangs so far."""
     shown = {HUNG: "hung: {}", WENT_ON: "goes on {}"}
     return [shown[event.what].format(event.message) for event in job if event.stage == STAGE and event.what in shown]
+
+
+def left_before(ranks: list[Rank], signalled: Optional[float], ended: float) -> list[Rank]:
+    """The ranks that ended with code 0 long before the others did, or were asked to."""
+    end = ended if signalled is None else signalled
+    left = [rank for rank in ranks if rank.exit_code == 0 and rank.end and rank.end < end - LEFT_SECONDS]
+    return left if len(left) < len(ranks) else []
 
 
 def standing(run: Path) -> str:

@@ -18,7 +18,9 @@ run_later() { # PROGRAM ARGUMENT...
   [ -z "$python" ] || exec "$python" -I "$run/$1" "${@:2}"
 }
 end_watch() { # unless a rank has left and others of its node go on: then it ends with these
-  [ "$ct_outlived" ] && [ "$code" = 0 ] && [ -z "$ending" ] && ((SECONDS > CT_WATCH_AFTER)) || end_beside "$ct_watch"
+  if [ -z "$ct_outlived" ] || [ "$code" != 0 ] || [ "$ending" ] || ((SECONDS <= CT_WATCH_AFTER)); then
+    end_beside "$ct_watch"
+  fi
 }
 end_beside() { # PID: of a process that this script has started; it may have ended long ago, and another have its number
   local parent=''

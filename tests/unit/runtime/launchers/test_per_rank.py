@@ -49,8 +49,8 @@ def test_a_task_that_srun_did_not_number_stops(scripts: Scripts) -> None:
 @pytest.mark.parametrize("launcher", ["mpi", "env", "gloo"])
 def test_what_runs_per_rank_is_a_shell(launcher: str) -> None:
     """No Python of ctrain's, which 8 ranks of 10,000 nodes would read from a shared file system at once: only the first
-    rank of gloo starts a server by it, and the first one of each node the scan and the watch. What looks for programs knows Python's
-    name, and starts nothing."""
+    rank of gloo starts a server by it, and the first one of each node the scan and the watch. What looks for
+    programs knows Python's name, and starts nothing."""
     plan, identity = a_plan(job=a_job(launcher=launcher, command=("/bin/true",))), TaskIdentity("srun", "")
     assert "python" not in make_task(plan, identity).scripts["task.sh"]
     parts = {path.stem: fragment(path) for path in (payload.FOLDER / "bash").glob("*.bash")}
@@ -69,5 +69,5 @@ def test_launchers_are_chosen_by_the_plan() -> None:
         for launcher in ("mpi", "env", "torchrun")
     }
     names = {launcher: {*task.scripts, *task.files} for launcher, task in tasks.items()}
-    one = {"task.sh", "ctrain.bash", "inside.sh", "scan.py", "watch.py", "judge.py"}
+    one = {"task.sh", "ctrain.bash", "inside.sh", "scan.py", "watch.py", "judge.py", "python/ctrain_program.py"}
     assert names == {"mpi": one, "env": one, "torchrun": one | {"rank.sh"}}
