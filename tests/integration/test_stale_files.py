@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.cli.run_view import lines_of
 from ctrain_runtime.run import events
 from ctrain_runtime.run.conclude import conclude
+from ctrain_runtime.run.logs import last_lines
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
@@ -79,11 +79,11 @@ def test_the_last_lines_of_the_failed_rank_are_shown_to_whoever_looked_at_its_lo
     log = watched.written / "logs/rank0.log"
     log.write_text("begun\n")
     seen = watched.run.path / "logs/rank0.log"
-    assert lines_of(seen, 0) == ["begun"]
+    assert last_lines(seen, 0) == ["begun"]
     assert seen.stat().st_size == len("begun\n")  # whoever follows a log asks for its size alone, which is remembered
     with log.open("a") as file:
         file.write("last words\n")
-    assert lines_of(seen, 0) == ["begun", "last words"]
+    assert last_lines(seen, 0) == ["begun", "last words"]
 
 
 def test_a_job_that_failed_before_any_rank_has_not_written_nothing(watched: Watched) -> None:

@@ -32,6 +32,7 @@ ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner 
 SIGNALS = "signals"  # names of files are the signals that a job has got, where the scheduler passes none to all nodes
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
+STACKS = "stacks"  # of ranks that hung: files of text
 NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts

@@ -119,7 +119,7 @@ def _step(metrics: Mapping[str, Any]) -> str:
     """The time of a step: of rank 0, and its spread where the program tells that of each rank."""
     each = by_rank(metrics)
     if len(each) > 1:
-        middle, slowest = sorted(each)[len(each) // 2], max(each)
+        middle, slowest = sorted(each)[(len(each) - 1) // 2], max(each)
         text = f"step {format_seconds(middle)}, {format_seconds(min(each))} to {format_seconds(slowest)}"
         return f"{text} (rank {each.index(slowest)})"
     seconds = _positive(metrics.get("seconds"))

@@ -43,6 +43,9 @@ RUNTIME_VERBS = (
     Verb("jupyter", RUN, "start JupyterLab on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
     Verb("init", RUN, "write a first job.yaml, definition, site file or layer", "ctrain_runtime.cli.init"),
     Verb("runs", LOOK, "list your runs, and remove old ones", "ctrain_runtime.cli.runs"),
+    Verb(
+        "report", LOOK, "make a page about runs: curves, timeline, failures; compare runs", "ctrain_runtime.cli.report"
+    ),
     Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
     Verb("bench", LOOK, "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
     Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images", default_action="show"),

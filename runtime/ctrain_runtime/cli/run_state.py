@@ -97,7 +97,7 @@ def in_words(found: RunState) -> str:
     status, ended = found.status, found.record.exit
     if ended:
         took = f" after {format_duration(found.elapsed)}" if found.elapsed is not None else ""
-        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word else "")
+        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word.partition(",")[0] else "")
     if status.phase == "waiting":
         reason = f" ({status.word})" if status.word not in ("", "None") else ""
         start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""

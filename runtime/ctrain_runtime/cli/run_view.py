@@ -18,7 +18,7 @@ from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_state import last_metrics
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
-from ctrain_runtime.run import shared_files
+from ctrain_runtime.run import logs
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
@@ -27,7 +27,6 @@ from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Record
-from ctrain_runtime.run.restarts import of_last_attempt
 
 LAST_LINES = 8
 EARLY = {
@@ -212,21 +211,12 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, st
     (number, what), *rest = others or [(0, "")]
     more = "".join(f", {number} {what}" for number, what in rest)
     fates = f"; {pluralize(number, f'other {plan.unit}')} {what}{more}" if number else ""
-    printed = lines_of(log, failed.number)
+    printed = logs.last_lines(log, failed.number)
     last, remedy = _last(printed), advise(printed)
     is_shown = last == _last(shown.splitlines())[-len(last) :]
     is_shown = is_shown or last[-1:] == [f"{PREFIX}{failed.refusal}"]  # then the reason has it
     advice = [f"advice: {remedy}"] if remedy else []
     return [*(f"  | {line}" for line in last if not is_shown), *advice, f"its log: {log}{fates}"]
-
-
-def lines_of(log: Path, rank: int) -> list[str]:
-    """The last lines of a rank, of its last attempt, in a log that ranks of its node may share."""
-    lines = shared_files.last_lines(log)
-    if log.name.startswith("node"):
-        prefix = f"[{rank}] "
-        lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
-    return of_last_attempt(lines)
 
 
 def _last(lines: list[str]) -> list[str]:

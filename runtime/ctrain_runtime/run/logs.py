@@ -12,7 +12,9 @@ from typing import Optional
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run import shared_files
 from ctrain_runtime.run.follow import PIECE_BYTES, Tail
+from ctrain_runtime.run.restarts import of_last_attempt
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ def select(plan: LaunchPlan, ranks: Iterable[int]) -> list[Log]:
 def ranks_per_node(plan: LaunchPlan) -> int:
     """How many of a node's processes have a log."""
     return plan.recorded_ranks // plan.size.nodes
+
+
+def last_lines(log: Path, rank: int) -> list[str]:
+    """The last lines of a rank, of its last attempt, in a log that ranks of its node may share."""
+    lines = shared_files.last_lines(log)
+    if log.name.startswith("node"):
+        prefix = f"[{rank}] "
+        lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
+    return of_last_attempt(lines)
 
 
 class LogReader:

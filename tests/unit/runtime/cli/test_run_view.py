@@ -10,7 +10,7 @@ import pytest
 from ctrain_runtime.cli import run_view
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
-from ctrain_runtime.run import record, shared_files
+from ctrain_runtime.run import logs, record, shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
@@ -307,7 +307,7 @@ def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
 def test_the_last_lines_of_a_rank_in_a_log_that_ranks_share(tmp_path: Path) -> None:
     log = tmp_path / "node1.log"
     log.write_text("[17] mine\n[1] other\n[170] other\n[17] mine, too\n[17] \n")
-    assert run_view.lines_of(log, 17) == ["mine", "mine, too", ""]
+    assert logs.last_lines(log, 17) == ["mine", "mine, too", ""]
 
 
 def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
         file.truncate(10**11)  # sparse: to read it would take minutes
         file.seek(0, 2)
         file.write(b"\nthe end\n")
-    assert run_view.lines_of(log, 0)[-1] == "the end"
+    assert logs.last_lines(log, 0)[-1] == "the end"
 
 
 @pytest.mark.parametrize(

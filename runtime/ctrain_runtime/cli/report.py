@@ -1,0 +1,75 @@
+"""Make one page about a run, or about several compared: curves, timeline, ranks, resources, image, plan, failures.
+
+  ctrain report last                          # writes RUN.html to the current directory
+  ctrain report one two -o compared.html      # curves over each other, settings that differ, scaling
+  ctrain report last --text                   # for the terminal
+
+RUN is a run's name, directory or job, or `last`; it may still be running. The page is one file that needs no network,
+for any browser. It holds what plan.json and the logs hold: look at it before you pass it on. See: ctrain help report
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run_state import in_words, look
+from ctrain_runtime.cli.runs import RUN_HELP, add_where, run_parents
+from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
+from ctrain_runtime.report import page, text
+from ctrain_runtime.report.subject import Subject, examine
+from ctrain_runtime.run.pick_up import find_run, pick_up
+
+MAX_RUNS = 50  # of one page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("-o", "--output", default="", metavar="FILE", help="write the page there (default: RUN.html)")
+    parser.add_argument("--text", action="store_true", help="print text in place of a page")
+    add_where(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.text and args.output:
+        raise UsageError("--text writes no file", "Leave out -o, or use: ctrain report ... --text >FILE")
+    subjects = subjects_of(args)
+    if args.text:
+        print_line(text.text(subjects))
+        return 0
+    name = subjects[0].name if len(subjects) == 1 else f"{subjects[0].name}-compared"
+    path = Path(args.output or f"{name}.html")
+    _write(path, page.page(subjects))
+    print_line(f"report: {path.absolute()}")
+    return 0
+
+
+def subjects_of(args: argparse.Namespace) -> list[Subject]:
+    """The runs that are named, each once. Raises CtrainError."""
+    parents = run_parents(args)
+    paths = list(dict.fromkeys(find_run(reference, *parents) for reference in args.wanted))
+    if len(paths) > MAX_RUNS:
+        raise UsageError(f"{len(paths)} runs: a report is about at most {MAX_RUNS}", "Name fewer")
+    found = [look(pick_up(path)) for path in paths]
+    return [examine(each.run, each.record, in_words(each)) for each in found]
+
+
+def _write(path: Path, content: str) -> None:
+    """Replace a file atomically. It is for its owner only, as run directories are. Raises CtrainError."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", "Name a file: -o FILE")
+    try:
+        number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
+                file.write(content)
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+        raise kind(f"cannot write {path}: {error.strerror}", "Name another file: -o FILE") from error

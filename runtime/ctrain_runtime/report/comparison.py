@@ -1,0 +1,96 @@
+"""What differs between runs, and what more ranks have brought: the one place for the page, the text and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_runtime.base.digest import short
+from ctrain_runtime.base.time_limit import format_limit
+from ctrain_runtime.report.subject import Subject
+
+RATES = ("images_per_second", "tokens_per_second")
+SIZES = {"nodes", "ranks", "GPUs per node", "ranks per node", "time limit"}  # settings that a study of scaling varies
+OWN = {"CTRAIN_RUN_DIR", "CTRAIN_RUN"}  # variables that name the run itself
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One run of a study: its ranks, its rate, and that by the rate of the smallest run times as many ranks."""
+
+    name: str
+    ranks: int
+    rate: float
+    speedup: float
+    efficiency: float
+
+
+def settings(subject: Subject) -> dict[str, str]:
+    """All that decided a run, in words."""
+    plan, record = subject.run.plan, subject.record
+    size, image = plan.size, plan.image
+    limit = "none" if size.time_limit is None else format_limit(size.time_limit)
+    return {
+        "command": " ".join(plan.program.command),
+        **{f"parameter {name}": value for name, value in plan.program.parameters.items()},
+        "image": f"{image.name} {image.version}".rstrip(),
+        "image digest": short(image.digest),
+        **{f"layer {number}": short(layer.digest) for number, layer in enumerate(image.layers, 1)},
+        "commit": record.revision or NONE,
+        "data": record.data or NONE,
+        "resumed from": record.resume or NONE,
+        "site": plan.site,
+        "partition": plan.placement.partition or NONE,
+        "nodes": str(size.nodes),
+        "ranks": str(size.world_size),
+        "ranks per node": str(size.ranks_per_node),
+        "GPUs per node": str(size.gpus_per_node),
+        "launcher": f"{plan.program.launcher} {plan.program.mpi}".rstrip(),
+        "time limit": limit,
+        "engine": f"{plan.image.engine.name} {plan.image.engine.version}",
+        **{f"env {name}": value for name, value in plan.environment.variables.items() if name not in OWN},
+    }
+
+
+def differing(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:
+    """The settings that are not the same in all runs: the name, then the value of each run."""
+    every: list[Mapping[str, str]] = [settings(subject) for subject in subjects]
+    names = dict.fromkeys(name for each in every for name in each)
+    rows = ((name, *(each.get(name, NONE) for each in every)) for name in names)
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def rate(subject: Subject) -> Optional[tuple[str, float]]:
+    """The name and the median of its throughput: of all ranks, over the second half of its steps."""
+    for key in RATES:
+        curve = subject.metrics.curves.get(key)
+        if curve:
+            values = [value for part in curve.parts for _, value in part]
+            values = sorted(values[len(values) // 2 :])
+            if values and values[len(values) // 2] > 0:
+                return key, values[len(values) // 2]
+    return None
+
+
+def scaling(subjects: Sequence[Subject]) -> list[Scale]:
+    """The efficiency of runs of which only the size differs, beside the smallest; [] if anything else does."""
+    names = {row[0] for row in differing(subjects)}
+    rates = [rate(subject) for subject in subjects]
+    sizes = {subject.record.world_size for subject in subjects}
+    known = [(subject, found) for subject, found in zip(subjects, rates) if found]
+    if not names <= SIZES or len(sizes) < 2 or len(known) < len(subjects) or len({found[0] for _, found in known}) > 1:
+        return []
+    known.sort(key=lambda each: each[0].record.world_size)
+    smallest, (_, least) = known[0]
+    return [
+        Scale(
+            subject.name,
+            ranks := subject.record.world_size,
+            found[1],
+            found[1] / least,
+            found[1] / least / (ranks / smallest.record.world_size),
+        )
+        for subject, found in known
+    ]

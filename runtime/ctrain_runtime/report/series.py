@@ -1,0 +1,206 @@
+"""The curves in a metrics.jsonl of any size, in which programs may write any value: read once, thinned as they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime.run.follow import PIECE_BYTES, Tail, parse_object
+
+BUCKETS = 400  # of a curve at most, each with its least and its largest value: about as many as a screen shows
+MAX_KEYS = 40  # of one run; a program that makes names of values has more
+MAX_RANKS = 4096
+LARGEST, LARGEST_STEP, LARGEST_SECONDS = 1e300, 1e15, 1e11  # larger values are nonsense
+NO_CURVES = {"step", "steps", "epoch", "epochs", "time"}
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The values of a key by step. Each of `parts` goes on where steps begin again, as after a restart. `bad`: how many
+    values were not finite, the first one at the step `bad_from`; `count`: all."""
+
+    key: str
+    parts: tuple[tuple[Point, ...], ...]
+    last: Optional[float]
+    least: Optional[float]
+    largest: Optional[float]
+    count: int
+    bad: int
+    bad_from: float
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """All that a run has measured. `by_rank` are the mean and the largest seconds of a step of each rank, () where
+    unknown; `first_time` and `last_time` are those of its records, in seconds since the epoch; `ignored` counts lines
+    that are no records, and `more_keys` says that some keys have no curve."""
+
+    curves: dict[str, Curve] = field(default_factory=dict)
+    records: int = 0
+    ignored: int = 0
+    more_keys: bool = False
+    first_step: Optional[float] = None
+    last_step: Optional[float] = None
+    first_time: Optional[float] = None
+    last_time: Optional[float] = None
+    by_rank: tuple[Point, ...] = ()
+    last: dict[str, Any] = field(default_factory=dict)  # the last record with a step and a loss
+
+
+class _Thinned:
+    """The least and the largest of so many values in a row each: of twice as many, whenever there are too many rows."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Point, Point]] = []
+        self._per_row, self._in_last = 1, 0
+
+    def add(self, point: Point) -> None:
+        if self._rows and self._in_last < self._per_row:
+            self._rows[-1] = _merged(self._rows[-1], (point, point))
+            self._in_last += 1
+            return
+        if len(self._rows) == BUCKETS:
+            self._rows = [_merged(*pair) for pair in zip(self._rows[::2], self._rows[1::2])]
+            self._per_row *= 2
+        self._rows.append((point, point))
+        self._in_last = 1
+
+    def points(self) -> tuple[Point, ...]:
+        return tuple(point for least, largest in self._rows for point in sorted({least, largest}))
+
+
+def _merged(one: tuple[Point, Point], other: tuple[Point, Point]) -> tuple[Point, Point]:
+    least = other[0] if other[0][1] < one[0][1] else one[0]
+    return least, other[1] if other[1][1] > one[1][1] else one[1]
+
+
+class _Growing:
+    """A curve that is being read."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.parts: list[_Thinned] = []
+        self.step = -math.inf
+        self.last: Optional[float] = None
+        self.least, self.largest = math.inf, -math.inf
+        self.count = self.bad = 0
+        self.bad_from = 0.0
+
+    def add(self, step: float, value: float) -> None:
+        self.count += 1
+        if not math.isfinite(value) or abs(value) > LARGEST:
+            self.bad_from = self.bad_from if self.bad else step
+            self.bad += 1
+            return
+        if not self.parts or step < self.step:
+            self.parts = [*self.parts, _Thinned()][-MAX_KEYS:]
+        self.parts[-1].add((step, value))
+        self.step, self.last = step, value
+        self.least, self.largest = min(self.least, value), max(self.largest, value)
+
+    def curve(self) -> Curve:
+        has_any = self.last is not None
+        return Curve(
+            self.key,
+            tuple(part.points() for part in self.parts),
+            self.last,
+            self.least if has_any else None,
+            self.largest if has_any else None,
+            self.count,
+            self.bad,
+            self.bad_from,
+        )
+
+
+class _Ranks:
+    """The seconds of a step of each rank, where all records have as many."""
+
+    def __init__(self) -> None:
+        self._sums: list[float] = []
+        self._largest: list[float] = []
+        self._count = 0
+
+    def add(self, values: Any) -> None:
+        each = [number(value) for value in values[:MAX_RANKS]] if isinstance(values, list) else []
+        seconds = [value for value in each if value is not None and 0 <= value < LARGEST_SECONDS]
+        if len(seconds) < 2 or len(seconds) != len(each) or len(seconds) != len(self._sums or seconds):
+            return
+        before = self._sums or [0.0] * len(seconds)
+        self._sums = [total + value for total, value in zip(before, seconds)]
+        self._largest = [max(pair) for pair in zip(self._largest or seconds, seconds)]
+        self._count += 1
+
+    def points(self) -> tuple[Point, ...]:
+        return tuple((total / self._count, largest) for total, largest in zip(self._sums, self._largest))
+
+
+def read(path: Path) -> Metrics:
+    """What is in a metrics.jsonl; nothing if it does not exist."""
+    growing: dict[str, _Growing] = {}
+    ranks = _Ranks()
+    records = ignored = 0
+    more = False
+    steps: list[float] = []  # the first and the last
+    times: list[float] = []
+    step = 0.0
+    last: dict[str, Any] = {}
+    for line in _lines(path):
+        record = parse_object(line)
+        if record is None:
+            ignored += bool(line.strip())
+            continue
+        records += 1
+        own = number(record.get("step"))
+        if own is not None and 0 <= own < LARGEST_STEP:
+            step = own
+            steps = [*steps[:1], step]
+            last = record if "loss" in record else last
+        elif not steps:
+            step = float(records)  # a program that counts no steps: its records
+        moment = number(record.get("time"))
+        if moment is not None and 0 < moment < LARGEST_SECONDS:
+            times = [*times[:1], moment]
+        ranks.add(record.get("seconds_by_rank"))
+        for key, value in record.items():
+            amount = number(value)
+            if amount is None or key in NO_CURVES:
+                continue
+            if key not in growing and len(growing) == MAX_KEYS:
+                more = True
+                continue
+            growing.setdefault(key, _Growing(key)).add(step, amount)
+    return Metrics(
+        {key: found.curve() for key, found in growing.items()},
+        records,
+        ignored,
+        more,
+        *_ends(steps),
+        *_ends(times),
+        ranks.points(),
+        last,
+    )
+
+
+def number(value: Any) -> Optional[float]:
+    """`value` as a float; None for anything else: True, "3" ..."""
+    try:
+        return float(value) if type(value) in (int, float) else None
+    except OverflowError:  # an int too large for a float
+        return None
+
+
+def _ends(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
+    return (values[0], values[-1]) if values else (None, None)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Its complete lines; what is no line any more, by its length, is left out."""
+    partial = ""
+    for piece in Tail(path).pieces():
+        *lines, partial = (partial + piece).split("\n")
+        yield from lines
+        partial = partial if len(partial) < PIECE_BYTES else ""

@@ -1,0 +1,90 @@
+"""What a report is about: a run, with everything that its directory tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Optional
+
+from ctrain_runtime.base import run_files
+from ctrain_runtime.report import series, timeline
+from ctrain_runtime.report.series import Metrics
+from ctrain_runtime.report.timeline import Phase
+from ctrain_runtime.run import events, logs, ranks, restarts
+from ctrain_runtime.run.advice import advise
+from ctrain_runtime.run.follow import read_text
+from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.submit import Run
+
+LAST_LINES = 30
+STACK_CHARACTERS = 40_000  # of all stacks of a run: a thousand ranks that wait have the same
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run is not complete: the `reason`, what to do (""), whose last lines these are, and stacks by file."""
+
+    reason: str
+    advice: str
+    log: str
+    lines: tuple[str, ...]
+    stacks: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`state` is in words; `failure` is None while a run goes on, and of one that is complete."""
+
+    run: Run
+    record: Record
+    state: str
+    metrics: Metrics
+    phases: tuple[Phase, ...]
+    failure: Optional[Failure]
+
+    @property
+    def name(self) -> str:
+        return self.record.run
+
+    @property
+    def seconds(self) -> Optional[float]:
+        """How long its job has taken."""
+        if not (self.record.start and self.record.end):
+            return None
+        return (datetime.fromisoformat(self.record.end) - datetime.fromisoformat(self.record.start)).total_seconds()
+
+
+def examine(run: Run, record: Record, state: str) -> Subject:
+    """All about a run. Files that are missing or damaged make it tell less."""
+    metrics = series.read(run.path / run_files.METRICS)
+    return Subject(run, record, state, metrics, tuple(timeline.phases(run, metrics)), _failure(run, record))
+
+
+def _failure(run: Run, record: Record) -> Optional[Failure]:
+    if not record.exit or record.exit.code == 0:
+        return None
+    failed = None
+    if record.exit.by in ("program", "ctrain"):
+        started = ranks.from_events(events.read_node_events(run.path))
+        failed = restarts.first_failure(run, started, restarts.job_logs(run)[-1])
+    number = failed.number if failed else 0
+    path = logs.select(run.plan, [number])[0].path
+    lines = [line for line in logs.last_lines(path, number) if line.strip()]
+    if not lines:
+        path = run.path / run_files.JOB_LOG
+        lines = [line for line in logs.last_lines(path, 0) if line.strip()]
+    return Failure(
+        record.exit.reason, advise(lines), str(path.relative_to(run.path)), tuple(lines[-LAST_LINES:]), _stacks(run)
+    )
+
+
+def _stacks(run: Run) -> tuple[tuple[str, str], ...]:
+    """The stacks that were taken of ranks that hung, the newest first, as far as they fit."""
+    directory, left, found = run.path / run_files.STACKS, STACK_CHARACTERS, []
+    files = sorted((path for path in directory.glob("*") if path.is_file()), reverse=True)
+    for path in files:
+        text = read_text(path)[:left]
+        left -= len(text)
+        if text:
+            found.append((path.name, text))
+    return tuple(found)

@@ -1,0 +1,179 @@
+"""Reports of runs whose directories hold what scripts and programs write, in order and not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from ctrain_runtime.base import run_files
+from ctrain_runtime.report import comparison, facts, page, text
+from ctrain_runtime.report.subject import Subject, examine
+from ctrain_runtime.run import record
+from ctrain_runtime.run.conclude import conclude
+from ctrain_runtime.run.record import Restart
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+
+HOSTILE = "</pre></style><script>hacked=1</script><img src=x onerror='hacked=1'>\x1b[2J"
+SUBMITTED = record.iso(90.0)
+
+
+def a_subject(path: Path, *codes: int, metrics: str = "", log: str = "", **parts: Any) -> Subject:
+    """The report of a run whose first ranks have ended with these codes, and the others with 0."""
+    run = submitted(path, StandIn(Status("ended", "X", Outcome.FAILED if any(codes) else Outcome.COMPLETED)), **parts)
+    first = dataclasses.replace(run.record.attempts[0], submitted=SUBMITTED)
+    run = dataclasses.replace(run, record=dataclasses.replace(run.record, attempts=(first,)))
+    codes = (*codes, *[0] * (run.plan.recorded_ranks - len(codes)))
+    write_end(run.path, max(codes, default=0))
+    write_ranks(run.path, *codes, per_node=8)
+    (run.path / run_files.METRICS).write_text(metrics)
+    for rank, code in enumerate(codes):
+        (run.path / run_files.rank_log(rank, 0, 8)).write_text(log if code else "fine\n")
+    ended = conclude(run, Status("ended", "X", Outcome.FAILED if any(codes) else Outcome.COMPLETED)).record
+    return examine(run, ended, "completed" if ended.exit and ended.exit.code == 0 else "failed")
+
+
+def lines(*rates: float, time: float = 103.0) -> str:
+    records = [
+        {"step": n, "loss": 3 - n / 10, "images_per_second": rate, "time": time + n} for n, rate in enumerate(rates)
+    ]
+    return "".join(json.dumps(each) + "\n" for each in records)
+
+
+class _Reader(HTMLParser):
+    """The elements and the visible text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(*subjects: Subject) -> _Reader:
+    reader = _Reader()
+    reader.feed(page.page(subjects))
+    return reader
+
+
+def test_a_good_run(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 0, metrics=lines(700, 710, 720, 690), nodes=1)
+    seen = parsed(subject)
+    for part in ("one", "completed", "images per second", "queue", "training", "sha256:9f2c41d0a7e3", "job 7"):
+        assert part in seen.text
+    assert "Why it ended" not in seen.text
+    assert seen.tags.count("polyline") == 2
+    assert "script" not in seen.tags
+
+
+def test_the_timeline_is_from_the_submission_to_the_end(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 0, metrics=lines(700, 710), nodes=1)
+    assert [(phase.name, phase.seconds) for phase in subject.phases] == [
+        ("queue", 9.0),
+        ("start of the ranks", 1.0),
+        ("containers, imports, first step", 3.0),
+        ("training", 14.0),
+        ("end", 3.0),
+    ]
+
+
+def test_the_timeline_names_what_its_events_tell(tmp_path: Path) -> None:
+    run = a_subject(tmp_path / "one", 0, 0, metrics=lines(700, time=108.0), nodes=1).run
+    for stage, what, at in (("stage-in", "ended", 99.3), ("preflight", "passed", 99.9)):
+        write_events(run.path, {"stage": stage, "what": what, "time": at})
+    write_events(run.path, {"stage": "world", "what": "joined", "time": 102.0, "ranks": [0, 1]}, node=0)
+    names = [phase.name for phase in examine(run, run.record, "").phases]
+    assert names == [
+        *("queue", "copies to the nodes", "preflight", "start of the ranks", "containers, imports", "first step"),
+        *("training", "end"),
+    ]
+
+
+def test_a_failed_run_shows_why_and_nothing_of_it_is_code(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 1, metrics=lines(1), log=f"No module named 'x'\n{HOSTILE}\n", nodes=1)
+    (subject.run.path / run_files.STACKS).mkdir()
+    (subject.run.path / run_files.STACKS / f"{HOSTILE[:5].strip('</')}.txt").write_text(f"in step\n{HOSTILE}")
+    seen = parsed(examine(subject.run, subject.record, HOSTILE))
+    assert {"script", "img"}.isdisjoint(seen.tags)
+    assert not [name for name in seen.attributes if name.startswith("on")]
+    assert "rank 1 on gpu00 failed first: exit code 1" in seen.text
+    assert "<script>hacked=1</script>" in seen.text
+    assert "in step" in seen.text
+    assert "\x1b" not in page.page([subject]) + text.text([subject])
+
+
+def test_the_last_lines_are_those_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 3, log="torch.OutOfMemoryError: CUDA out of memory\n", nodes=1)
+    assert subject.failure is not None
+    assert subject.failure.log == "logs/rank1.log"
+    assert subject.failure.lines == ("torch.OutOfMemoryError: CUDA out of memory",)
+    assert "the GPU's memory is full" in subject.failure.advice
+    assert "advice: the GPU's memory is full" in text.text([subject])
+
+
+def test_a_run_with_nothing_but_its_plan(tmp_path: Path) -> None:
+    """As one that waits, or whose files are gone."""
+    run = submitted(tmp_path / "one", StandIn())
+    for name in ("logs", "nodes"):
+        for path in (run.path / name).iterdir():
+            path.unlink()
+    (run.path / run_files.EVENTS).unlink()
+    subject = examine(run, run.record, "waiting")
+    assert "has no metrics" in parsed(subject).text
+    assert subject.phases == ()
+    assert "waiting" in text.text([subject])
+
+
+def test_restarts_are_listed(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 0, metrics=lines(1, 2), nodes=1)
+    again = Restart(1, SUBMITTED, "rank 1 on gpu00 failed: exit code 3", 3, "the last checkpoint")
+    changed = dataclasses.replace(subject, record=dataclasses.replace(subject.record, restarts=(again,)))
+    assert "rank 1 on gpu00 failed: exit code 3; from the last checkpoint" in parsed(changed).text
+
+
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    broken = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n'
+    assert "1 of 2 values are not finite, from step 2 on" in parsed(a_subject(tmp_path / "one", 0, metrics=broken)).text
+
+
+def test_runs_of_different_size_are_compared_with_the_ideal(tmp_path: Path) -> None:
+    small = a_subject(tmp_path / "small", 0, metrics=lines(100, 100, 100), nodes=1)
+    large = a_subject(tmp_path / "large", 0, metrics=lines(150, 150, 150), nodes=2)
+    (first, second) = comparison.scaling([large, small])
+    assert (first.ranks, first.efficiency) == (8, 1.0)
+    assert (second.ranks, second.speedup, second.efficiency) == (16, 1.5, 0.75)
+    assert {row[0] for row in comparison.differing([small, large])} == {"nodes", "ranks"}
+    assert "75% of ideal" in parsed(small, large).text
+    assert "75% of ideal" in text.compare([small, large])
+
+
+def test_runs_that_differ_in_more_have_no_efficiency(tmp_path: Path) -> None:
+    one = a_subject(tmp_path / "small", 0, metrics=lines(100), nodes=1)
+    other = a_subject(tmp_path / "large", 0, metrics=lines(150), nodes=2, env=("LR=3",))
+    assert comparison.scaling([one, other]) == []
+    assert ("env LR", "-", "3") in comparison.differing([one, other])
+
+
+def test_curves_of_several_runs_are_over_each_other(tmp_path: Path) -> None:
+    runs = [a_subject(tmp_path / name, 0, metrics=lines(1, 2), nodes=1) for name in ("one", "other")]
+    seen = parsed(*runs)
+    assert seen.tags.count("figcaption") == 2 + 2  # curves, and a timeline for each
+    assert seen.text.count("2 runs compared") == 2  # its title, and above the curves
+
+
+def test_facts_have_units() -> None:
+    assert facts.format_value("host_memory", 2e9) == "2.0 GB"
+    assert facts.format_value("tokens_per_second", 12345.6) == "12,346/s"
+    assert facts.format_value("seconds", 0.0123) == "12.3 ms"
+    assert facts.format_value("val_accuracy", 0.91234) == "0.912"
+    assert facts.spread([(1.0, 1.0), (1.0, 2.0), (1.5, 9.0)]).endswith("slowest rank 2: 1.50 s, 50% over the median")
