@@ -1,6 +1,6 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 82: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+The codes are 64 to 83: distinct from the small codes of training programs and from 128 + signal. A program's own exit
 code passes through ctrain unchanged.
 """
 
@@ -119,6 +119,11 @@ class WorldError(CtrainError):
 class ImportIncomplete(CtrainError):
     exit_code = 82
     meaning = "imported, but for lines that are listed"
+
+
+class GateNotPassed(CtrainError):
+    exit_code = 83
+    meaning = "a version lacks what its store asks for: tests, signature, recent base, clean scan"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import pytest
 
@@ -28,12 +28,13 @@ class Shop:
         self.root, self._folder, self.make, self.capsys = folder / "store", folder, make_manifest, capsys
         init_store(self.root)
 
-    def publish(self, content: str, channel: str = "", **facts: Any) -> None:
-        image = self._folder / "small.sif"
-        image.write_text(content)
-        digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-        manifest = self.make(digest, **facts)
-        publish(image, Manifest(**{**vars(manifest), "size": len(content)}), self.root, channel)
+    def publish(self, content: Union[str, bytes], channel: str = "", **facts: Any) -> None:
+        """`facts`: of the manifest."""
+        image, data = self._folder / "small.sif", content.encode() if isinstance(content, str) else content
+        image.write_bytes(data)
+        made = {key: facts.pop(key) for key in ("passed", "tag", "layers") if key in facts}
+        manifest = self.make(f"sha256:{hashlib.sha256(data).hexdigest()}", **made)
+        publish(image, Manifest(**{**vars(manifest), "size": len(data), **facts}), self.root, channel)
 
     def __call__(self, *argv: str, code: Optional[int] = 0, stream: str = "") -> str:
         """What `ctrain store ARGV` prints."""

@@ -34,7 +34,7 @@ from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.upkeep import remove_damaged
 from ctrain_runtime.base.text import format_size
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.errors import GateNotPassed, ImageTestError, ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store.store import open_store
@@ -98,7 +98,11 @@ def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
             return 0
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             watch = CopyObserver(print_note, bar.at)
-            outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
+            try:
+                outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
+            except GateNotPassed:  # of the channel: the version is published
+                refresh(open_store(root), print_note)
+                raise
     refresh(open_store(root), print_note)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0

@@ -11,12 +11,20 @@ from typing import Any, Optional
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.store import sync
+from ctrain_builder.store import policy, sync
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, NameTaken, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size, pluralize
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageTestError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.errors import (
+    ConfigError,
+    CtrainError,
+    GateNotPassed,
+    ImageTestError,
+    ImageUnusable,
+    StoreError,
+    UsageError,
+)
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.store.manifest import Manifest
@@ -32,6 +40,8 @@ def execute(args: argparse.Namespace) -> int:
         if overridden:
             _check_reason(args.redistribute, source)
         plan = sync.plan(source, target, join_all(args.images), args.channels, redistribute=overridden)
+        if args.channels and isinstance(target, StoreEndpoint):
+            policy.load(target.root)  # one that cannot be read lets nothing pass: before anything is copied
         for left_out in plan.left_out:
             print_note(f"ctrain: left out: {left_out}")
         failed: list[CtrainError] = []
@@ -60,7 +70,7 @@ def _exit_code(problems: Sequence[CtrainError]) -> int:
     """0 if all that was left out are images that ctrain did not make."""
     if any(isinstance(error, (ConfigError, ImageUnusable)) for error in problems):
         return ImageUnusable.exit_code
-    own = (error.exit_code for error in problems if isinstance(error, (ImageTestError, StoreError)))
+    own = (error.exit_code for error in problems if isinstance(error, (ImageTestError, StoreError, GateNotPassed)))
     return next(own, 0)
 
 
@@ -94,7 +104,7 @@ def _do(
         try:
             sync.point(move, source, target)
             moved.append(move)
-        except StoreError as error:
+        except (StoreError, GateNotPassed) as error:
             failed.append(error)
     if isinstance(target, StoreEndpoint):
         refresh(open_store(target.root), print_note)

@@ -25,6 +25,7 @@ from ctrain_runtime.base import command, config
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import (
+    BASE_BUILT_LABEL,
     CPU_LABEL,
     LAYER_LICENSES_LABEL,
     LICENSES_LABEL,
@@ -38,7 +39,6 @@ from ctrain_runtime.store.manifest import (
 
 EXAMINE = "examine.py"
 _OCI = "org.opencontainers.image."
-BASE_BUILT = "org.ctrain.base.built"  # when the base was built (UTC): of the manifest alone, as images have no times
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def manifest(
 def _base_built(plan: BuildPlan, contents: Sequence[LayerContent]) -> dict[str, str]:
     """When a base from package mirrors was built: its packages are as old."""
     built = contents[0].built if plan.layers[0].is_from_mirror else ""
-    return {BASE_BUILT: built} if built else {}
+    return {BASE_BUILT_LABEL: built} if built else {}
 
 
 def _requires(plan: BuildPlan, arch: str) -> Requires:

@@ -12,12 +12,11 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import flatten, planned_tests
 from ctrain_builder.image.assemble import ReusableImage
-from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store.manifest import Manifest, TestResult, read_manifest
+from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Manifest, TestResult, read_manifest
 
 
 class Stage(enum.Enum):
@@ -133,7 +132,7 @@ class CachedImage:
         if tuple(part.key for part in found.layers) != plan.keys:
             return False
         base = plan.layers[0]
-        built = found.labels.get(BASE_BUILT, found.built)  # the image's own time in manifests of earlier versions
+        built = found.labels.get(BASE_BUILT_LABEL, found.built)  # the image's own time in manifests of earlier versions
         content = self.cache.known_content(base.key, base.definition.is_base)
         if content and content.digest == found.layers[0].digest:  # built again, with no newer packages
             built = max(built, content.built)

@@ -151,12 +151,14 @@ def _row(version: CatalogueEntry) -> str:
     )
     badges = (f' <span class=badge data-channel="{one}">{one}</span>' for one in map(_html, version.image.channels))
     problem = version.problem.replace(f"{version.image.path} ", "")
+    note = version.image.deprecation
+    deprecated = f"<small class=failed>{_html(note)}</small>" if note else ""
     held = (f"<td class={kind}>{_html(text)}</td>" for kind, text in cells)
     return (
         f'<tr><td class=pick><input type=checkbox value="{reference}" aria-label="Compare {reference}"></td>'
         f'<th scope=row><a href="#{link}">{_html(manifest.name)} '
         f"<span class=version>{_html(manifest.version)}</span></a>{''.join(badges)}"
-        f"<small class=failed>{_html(problem)}</small><small class=found></small></th>"
+        f"{deprecated}<small class=failed>{_html(problem)}</small><small class=found></small></th>"
         f"{''.join(held)}</tr>"
     )
 
@@ -177,6 +179,8 @@ def _facts(version: CatalogueEntry) -> dict[str, Any]:
         "labels": {name: value for name, value in labels.items() if not name.startswith(_TOLD_ELSEWHERE)},
         "layers": [(one.definition, one.size, format_size(one.size), one.digest or one.key) for one in manifest.layers],
         "tests": [(one.name, one.outcome, one.skipped or f"{one.seconds} s") for one in manifest.tests],
+        "scan": str(image.scan or ""),
+        "deprecated": str(image.deprecation or ""),
         "packages": version.packages,
         "problem": version.problem,
         "commands": [shlex.join((*start, "python", "train.py")) for start in (run, engine)],

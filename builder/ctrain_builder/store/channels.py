@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic
-from ctrain_builder.store import log
+from ctrain_builder.store import gates, log
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
@@ -42,6 +42,12 @@ def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
     return versions[earlier[-1]]
 
 
+def history(store: Store, name: str, channel: str) -> list[str]:
+    """The versions that a channel has pointed to and not been taken back from, oldest first, with the present one."""
+    now = pointed(store.root, name, channel)
+    return [*_history(store.root, name, channel, now), *([now] if now else [])]
+
+
 def _history(root: Path, name: str, channel: str, now: str) -> list[str]:
     """The versions that a channel has pointed to before `now` and not been taken back from, oldest first.
 
@@ -70,11 +76,14 @@ def _follow(versions: list[str], moved: Optional[log.Entry], seen: str) -> None:
 def point(writer: LockedStore, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
     """Make the channel's link point to the image; the version that it pointed to before ("" for none).
 
-    Raises UsageError for what cannot be a channel's name."""
+    Raises UsageError for what cannot be a channel's name; GateNotPassed, unless it is taken back to what it has pointed
+    to before: that must always be possible."""
     check(channel)
     link = _link(writer.root, image.manifest.name, channel)
     before = pointed(writer.root, image.manifest.name, channel)
     if channel_target(link) != image.path.name:
+        if action != log.ROLLBACK:
+            gates.require(writer.store, image, channel)
         writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
         relink(writer, image.manifest.name, channel, image.path.name)
     return before

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -84,13 +84,17 @@ def surplus(store: Store, names: Sequence[str], keep: int, now: float) -> list[P
     Without those that a channel or, at time `now`, a job needs.
     """
     leased = lease.active(store.root, now)
-    versions: dict[tuple[str, str, str, bool], list[PublishedImage]] = {}
-    for image in store.images():
+    images = [image for image in store.images() if not names or image.manifest.name in names]
+    return [image for image in older(images, keep) if not image.channels and image.path.name not in leased]
+
+
+def older(images: Iterable[PublishedImage], newest: int) -> list[PublishedImage]:
+    """All but the newest of each name, tag and stack; flat ones count apart. `images`: the oldest first."""
+    lines: dict[tuple[str, str, str, bool], list[PublishedImage]] = {}
+    for image in images:
         one = image.manifest
-        if not names or one.name in names:
-            versions.setdefault((one.name, one.tag, one.stack, one.flat), []).append(image)
-    older = (image for images in versions.values() for image in images[:-keep])
-    return [image for image in older if not image.channels and image.path.name not in leased]
+        lines.setdefault((one.name, one.tag, one.stack, one.flat), []).append(image)
+    return [image for line in lines.values() for image in line[: max(0, len(line) - newest)]]
 
 
 def retire(writer: LockedStore, references: Sequence[str], why: str = "") -> list[PublishedImage]:

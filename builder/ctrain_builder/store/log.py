@@ -19,6 +19,8 @@ PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote",
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
 RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
 SIGN, REDISTRIBUTE = "sign", "redistribute"
+DEPRECATE, UNDEPRECATE = "deprecate", "no longer deprecate"
+NOTES = (REDISTRIBUTE, DEPRECATE, UNDEPRECATE)  # which change no state
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,8 @@ def _in_tcl(module: Module, root: Path, families: Sequence[str], path: str) -> s
         *settings,
         f"prepend-path PATH {tcl_text(path)}",
     ]
+    if note := _note(module):
+        lines.append(f"if {{ [module-info mode load] }} {{\n    puts stderr {tcl_text(note)}\n}}")
     return "\n".join(lines) + "\n"
 
 
@@ -252,7 +254,15 @@ def _in_lua(module: Module, root: Path, families: Sequence[str], path: str) -> s
         *settings,
         f'prepend_path("PATH", {lua_text(path)})',
     ]
+    if note := _note(module):
+        lines.append(f'if mode() == "load" then\n    LmodMessage({lua_text(note)})\nend')
     return "\n".join(lines) + "\n"
+
+
+def _note(module: Module) -> str:
+    """What users are shown when they load it; "" for nothing."""
+    deprecation = module.image.deprecation
+    return f"{module.image.manifest.reference} {deprecation}" if deprecation else ""
 
 
 def _settings(module: Module, root: Path) -> dict[str, str]:

@@ -17,13 +17,13 @@ from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import REGIONS
-from ctrain_builder.store import channels, log, signatures
+from ctrain_builder.store import channels, log, policy, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
 from ctrain_runtime.base.digest import file_digest, kind, matches
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.errors import GateNotPassed, ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, read_manifest
 from ctrain_runtime.store.store import (
@@ -73,6 +73,7 @@ def publish(
     """
     if channel:
         channels.check(channel)
+        policy.load(root)
     if signer:
         signer.check()
     if not manifest.tested:
@@ -185,9 +186,18 @@ def commit_copy(
                 _take_number(writer, copied[0], numbered, signature, adopted_from) if copied else None
             )
             if published and channel:
-                channels.point(writer, channel, published, log.PROMOTE)
+                _promote(writer, channel, published)
         if published:
             return published, known
+
+
+def _promote(writer: LockedStore, channel: str, published: PublishedImage) -> None:
+    try:
+        channels.point(writer, channel, published, log.PROMOTE)
+    except GateNotPassed as error:
+        name = published.manifest.reference
+        hint = f"{error.hint}; then: ctrain store promote {name} {channel}".lstrip("; ")
+        raise GateNotPassed(f"published, but channel {channel} stays: {error.message}", hint) from error
 
 
 def _take_number(

@@ -26,11 +26,11 @@ from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, EngineError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.images import foreign, image, report
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan.admission import compiled_models
-from ctrain_runtime.store import lease, sbom, signatures
+from ctrain_runtime.store import lease, notes, sbom, signatures
 from ctrain_runtime.store.lease import Lease
 from ctrain_runtime.store.references import join, join_all
 from ctrain_runtime.store.store import PublishedImage, Store, open_store, open_stores, store_path
@@ -90,7 +90,19 @@ def show(shown: Image, as_json: bool) -> str:
             {**facts, "signed_by": signers, "used_by": list(map(asdict, leases)), "packages": listed}, indent=2
         )
     named = [*signers, *(f"{key} (its file, not its name and version)" for key in of_file)]
-    return report.describe(shown, packages, problem, named, users)
+    more = [*_noted(shown), *(("used by", user) for user in users)]
+    return report.describe(shown, packages, problem, named, more)
+
+
+def _noted(shown: Image) -> list[tuple[str, str]]:
+    """Rows of what was noted of a version since it was published."""
+    try:
+        scan = notes.read_scan(shown.path, shown.manifest)
+        deprecation = notes.read_deprecation(shown.path, shown.manifest)
+    except ConfigError as error:
+        return [("notes", error.message)]
+    rows = [("scan", str(scan)), *(("", line) for line in scan.output)] if scan else []
+    return [*rows, ("deprecated", str(deprecation))] if deprecation else rows
 
 
 def _users(path: Path) -> tuple[list[Lease], list[str]]:
@@ -199,13 +211,21 @@ def _table(store: Store, images: Sequence[PublishedImage], gpus: tuple[str, ...]
     if not images:
         return f"store {store.root} has no images; publish one with: ctrain publish IMAGE --store {store.root}"
     head = HEAD if gpus else tuple(name.replace("fits here", "fits") for name in HEAD)
-    return table(head, [_row(image, time.time(), gpus) for image in images])
+    rows = [_row(image, time.time(), gpus) for image in images]
+    if any(image.scan for image in images):
+        head = (*head, "scan")
+        rows = [(*row, image.scan.verdict if image.scan else "-") for row, image in zip(rows, images)]
+    if any(image.deprecation for image in images):
+        head = (*head, "goes after")
+        rows = [(*row, image.deprecation.until if image.deprecation else "") for row, image in zip(rows, images)]
+    return table(head, rows)
 
 
 def _as_data(image: PublishedImage, gpus: tuple[str, ...]) -> dict[str, Any]:
     version, fits = image.manifest.version, compiled_models(image.manifest, gpus) if gpus else None
     facts = {"version": version, "path": str(image.path), "channels": image.channels, "fits_here": fits}
-    return {**facts, **asdict(image.manifest)}
+    noted = {"scan": image.scan, "deprecation": image.deprecation}
+    return {**facts, **{key: asdict(note) for key, note in noted.items() if note}, **asdict(image.manifest)}
 
 
 def _row(image: PublishedImage, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:

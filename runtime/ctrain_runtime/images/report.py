@@ -68,8 +68,11 @@ def as_list(packages: Packages) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "version": version} for (kind, name), version in sorted(packages.items())]
 
 
-def describe(image: Image, packages: Packages, problem: str, signers: Sequence[str], users: Sequence[str]) -> str:
-    """All metadata of an image as text. `problem` is the reason why `packages` is empty, if it is."""
+def describe(
+    image: Image, packages: Packages, problem: str, signers: Sequence[str], more: Sequence[tuple[str, str]]
+) -> str:
+    """All metadata of an image as text. `problem` is the reason why `packages` is empty, if it is. `more`: rows of what
+    its store has besides."""
     manifest = image.manifest
     kinds = [kind for kind, _ in packages]
     package_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
@@ -89,7 +92,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
         ("signed", f"by {', '.join(signers)}" if signers else "no"),
-        *(("used by", user) for user in users),
+        *more,
         *facts(manifest, package_counts or problem),
     ]
     if not manifest.layers:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import EngineError, ImageUnusable
+from ctrain_runtime.errors import ConfigError, EngineError, ImageUnusable
 from ctrain_runtime.images import image, trust
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.site.select import SelectedSite
+from ctrain_runtime.store import notes as noted
 from ctrain_runtime.store.store import open_stores
 
 if TYPE_CHECKING:
@@ -36,10 +37,21 @@ def select(
     trust.require_trusted(located, site.site)
     if located.manifest.adopted:
         notes = (*notes, f"{located.manifest.reference} is untested: it was adopted, ctrain did not build it")
+    if not located.foreign:
+        notes = (*notes, *_noted(located))
     if located.foreign:
         located, contents = _examine(located, report)
         notes = (*notes, f"{located.manifest.name} is untested: ctrain did not build it; contents {contents}")
     return located, notes
+
+
+def _noted(located: Image) -> Notes:
+    """What users should know of a version since it was published; a note that is damaged is none against a run."""
+    try:
+        deprecation = noted.read_deprecation(located.path, located.manifest)
+    except ConfigError as error:
+        return (f"whether {located.manifest.reference} is deprecated is unknown: {error.message}",)
+    return (f"{located.manifest.reference} {deprecation}",) if deprecation else ()
 
 
 def admit(selected: Image, nodes: NodeFacts, site: SelectedSite) -> Notes:

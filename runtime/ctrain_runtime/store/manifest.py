@@ -26,6 +26,7 @@ LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # those of the layers, as in "base
 REDISTRIBUTE_LABEL = "org.ctrain.redistribute"  # of the manifest alone: whether it may be passed on: yes, no or unknown
 # Of packages, of the manifest alone: how many are under which, as in "MIT 61; BSD-3-Clause 40; not named 12"
 PACKAGE_LICENSES_LABEL = "org.ctrain.licenses.packages"
+BASE_BUILT_LABEL = "org.ctrain.base.built"  # of the manifest alone: when a base from package mirrors was built (UTC)
 CPU_LABEL = "org.ctrain.cpu"  # the CPU that an image for x86-64 is compiled for, as gcc's -march: x86-64-v3
 ENTRY_POINT = "entry point"  # label: the program that `apptainer run` would start
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system

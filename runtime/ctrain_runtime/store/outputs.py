@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store.store import StoreContents, is_gone
+from ctrain_runtime.store.store import PublishedImage, StoreContents, is_gone
 
 FILE = "ctrain-outputs.json"
 MODULES, CATALOGUE = "modules", "catalogue"
@@ -50,9 +50,15 @@ class Output:
 
 def fingerprint(contents: StoreContents) -> str:
     """Changes with each change of the versions and channels of a store."""
-    facts = [(image.path.name, image.manifest.digest, image.channels) for image in contents.images]
+    facts = [(image.path.name, image.manifest.digest, image.channels, *_noted(image)) for image in contents.images]
     problems = list(map(str, (*contents.damaged, *contents.dangling)))
     return hashlib.sha256(json.dumps([facts, problems]).encode()).hexdigest()
+
+
+def _noted(image: PublishedImage) -> tuple[str, ...]:
+    """What was noted of a version since it was published, as far as users see it; () for nothing."""
+    scanned = (f"{image.scan.verdict} {image.scan.when}",) if image.scan else ()
+    return (*scanned, *((str(image.deprecation),) if image.deprecation else ()))
 
 
 def read_outputs(root: Path) -> list[Output]:

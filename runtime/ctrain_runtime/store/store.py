@@ -8,6 +8,7 @@
     STORE/quarantine/                               damaged files
     STORE/pytorch-cpu_2.13.0-hd-py3-r2.withdrawn    why a version was withdrawn
     STORE/signatures/                               signatures that were added later
+    STORE/scans/, STORE/deprecated/                 what was noted of versions later: see notes
 
 Readers take no lock: an image is published once its manifest exists, which is renamed into place last.
 """
@@ -19,13 +20,14 @@ import re
 import shlex
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from ctrain_runtime.errors import ConfigError, StoreError, UsageError
-from ctrain_runtime.store import signatures
+from ctrain_runtime.store import notes, signatures
 from ctrain_runtime.store.manifest import Manifest, Unchecked, read_manifest, version_of
+from ctrain_runtime.store.notes import DEPRECATED, SCANS, Deprecation, Scan
 
 STORE_MARKER, STORE_LOG = "ctrain-store.json", "ctrain-store.log"
 LAYOUT_VERSION = 1
@@ -40,13 +42,15 @@ TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels; 
 class PublishedImage:
     """A published image: its manifest, its file, and the channels that point to it.
 
-    `has_added_signature`: it was signed after it was published.
+    `has_added_signature`: it was signed after it was published. `scan`, `deprecation`: what was noted of it later.
     """
 
     manifest: Manifest
     path: Path
     channels: tuple[str, ...]
     has_added_signature: bool = False
+    scan: Optional[Scan] = None
+    deprecation: Optional[Deprecation] = None
 
     @property
     def signed(self) -> bool:
@@ -102,12 +106,19 @@ class Store:
         for link, target in targets.items():
             channels[target] = (*channels.get(target, ()), _channel(link)[1])
         signed = signatures.signed_stems(self.root)
+        noted = {
+            (kind, path.stem) for kind in (SCANS, DEPRECATED) for path in list_directory(self.root / kind, "*_*.json")
+        }
         images, damaged = [], {}
         for path in list_directory(self.root, "*_*.json"):
             image = path.with_suffix(".sif")
             try:
                 manifest = self._manifest(path)
                 images.append(PublishedImage(manifest, image, channels.get(image.name, ()), image.stem in signed))
+                if (SCANS, image.stem) in noted:
+                    images[-1] = replace(images[-1], scan=notes.read_scan(image, manifest))
+                if (DEPRECATED, image.stem) in noted:
+                    images[-1] = replace(images[-1], deprecation=notes.read_deprecation(image, manifest))
             except ConfigError as error:
                 if not is_gone(path):  # else it was retired while the directory was read
                     damaged[path.stem] = error

@@ -14,12 +14,11 @@ import pytest
 from ctrain_builder import build_plan, manifest_writer
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_builder.shared_layers import SharedLayers
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.store.manifest import Layer, Manifest
+from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Layer, Manifest
 from samples import built_image
 from samples.programs import give_away
 from samples.sample_images import sif
@@ -228,7 +227,7 @@ def test_an_image_on_an_old_base_is_planned_although_it_is_published(
     _publish(tmp_path / "store", first)
     assert (is_left(), is_left("--base-max-age", "41"), is_left("--base-max-age", "30")) == (False, False, True)
     assert is_left("--rebuild=upper")
-    again = dataclasses.replace(first, built=days_ago(1), labels={BASE_BUILT: days_ago(35)})
+    again = dataclasses.replace(first, built=days_ago(1), labels={BASE_BUILT_LABEL: days_ago(35)})
     _publish(tmp_path / "store", again)  # a change of code
     assert (is_left("--base-max-age", "36"), is_left("--base-max-age", "30")) == (False, True)
     base = Layer("base", image["layers"][0]["key"], 8, new)

@@ -9,12 +9,15 @@
   ctrain store channel rm pytorch beta --yes       # remove a channel
   ctrain store retire pytorch:24.12-hd-r3          # offer a version no longer; its file is kept for a while
   ctrain store retire --keep 5 pytorch             # all but the newest five of each tag, and those in use
+  ctrain store deprecate pytorch:24.12-hd-r3 --until 2027-03-31 --use pytorch:prod --reason 'has old NCCL'
+  ctrain store retain                              # retire by the rules of policy.yaml, and what was deprecated
   ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   # take it out of use and channels; users see why
   ctrain store restore pytorch:24.12-hd-r3         # offer a retired, withdrawn or quarantined version again
   ctrain store remove pytorch:24.12-hd-r3          # remove one version's file at once: it says first who needs it
   ctrain store gc                                  # list removable files; --quarantine: also damaged images
   ctrain store verify                              # re-read all files; --quarantine moves damaged ones aside
   ctrain store sign pytorch:24.12-hd-r3 --key key.pem    # add a signature; --all-signed-by OLD rotates keys
+  ctrain store scan                                # have the scanner of policy.yaml examine published versions
   ctrain store du                                  # show sizes and shared data
   ctrain store log                                 # list all changes
   ctrain store modules --output /apps/modules      # write module files: module load ctrain-pytorch/24.12-hd-r3
@@ -31,7 +34,7 @@ import argparse
 from pathlib import Path
 
 from ctrain_builder.cli.options import add_dry_run
-from ctrain_builder.cli.store import adopt, channels, checks, pages, signatures, versions
+from ctrain_builder.cli.store import adopt, channels, checks, pages, rules, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.inventory import PUBLISHED, REMOVED, stored_versions
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     images.add_show_arguments(add("show", "one version, and which jobs use it: as `ctrain images show`", _show))
     images.add_diff_arguments(add("diff", "what changed between two versions: as `ctrain images diff`", _diff))
-    for family in (adopt, versions, channels, signatures, checks, pages):
+    for family in (adopt, versions, channels, rules, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
     text = "copy versions to another store, or to and from a registry"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import AddAction, show
-from ctrain_builder.store import channels, log
+from ctrain_builder.store import channels, gates, log
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import UsageError
@@ -54,6 +54,8 @@ def _move(
     channels.check(channel)
     if args.dry_run:
         image = find(store)
+        if action != log.ROLLBACK:
+            gates.require(store, image, channel)
         before = channels.pointed(store.root, image.manifest.name, channel)
     else:
         with lock_store(store.root, print_note) as writer:

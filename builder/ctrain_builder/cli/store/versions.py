@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes, days, positive
-from ctrain_builder.cli.store.common import AddAction, broken_channel, check_names, show
+from ctrain_builder.cli.store.common import GOES_LATER, AddAction, broken_channel, check_names, show
 from ctrain_builder.store import inventory, lifecycle, log
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.remove import find_removable, remove
@@ -23,7 +23,6 @@ from ctrain_runtime.store.store import RETIRED, Store
 
 _VERSION_HELP = "NAME VERSION is the same as NAME:VERSION"
 _LISTED = ("name", "version", "state", "since", "size", "why", "path")
-_LATER = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc"
 
 
 def add_actions(add: AddAction) -> None:
@@ -79,7 +78,7 @@ def _list(args: argparse.Namespace, store: Store) -> int:
 
 
 def _changes_state(entry: log.Entry) -> bool:
-    return not entry.channel and entry.action != log.REDISTRIBUTE
+    return not entry.channel and entry.action not in log.NOTES
 
 
 def _retire(args: argparse.Namespace, store: Store) -> int:
@@ -102,7 +101,7 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
     names = [image.manifest.reference for image in found]
     did = "retired" if args.yes else "would retire"
     lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
-    then = [_LATER if args.yes else "confirm with --yes"] if found else ["nothing to retire"]
+    then = [GOES_LATER if args.yes else "confirm with --yes"] if found else ["nothing to retire"]
     return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, *then]))
 
 
@@ -123,7 +122,7 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     lines += [f"{one} has the topmost layer of a withdrawn one" for one in relatives]
     emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
     data = {"withdrawn": names, "channels": emptied, "relatives": relatives, "done": args.yes}
-    return show(args, data, "\n".join([*lines, _LATER if args.yes else "confirm with --yes"]))
+    return show(args, data, "\n".join([*lines, GOES_LATER if args.yes else "confirm with --yes"]))
 
 
 def _restore(args: argparse.Namespace, store: Store) -> int:

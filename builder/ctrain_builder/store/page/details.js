@@ -101,6 +101,8 @@ function details(version) {
       ["Size", version.size],
       ...needs(version),
       ["Signed", version.signed ? "yes" : "no"],
+      ["Scan", version.scan],
+      ["Note", version.deprecated],
       ["Digest", make("code", {}, version.digest)],
       ["Changes", between && link(between, `since ${before.version}`)],
     ]),
