@@ -79,6 +79,7 @@ class JobFile:
     parameters: dict[str, Written] = field(default_factory=dict)
     parameter_style: ParameterStyle = "--key value"
     hang_after: str = ""
+    retries: Union[int, Literal["until done"]] = 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Job:
     parameters: dict[str, str] = field(default_factory=dict)
     parameter_style: str = "--key value"
     hang_after: str = ""
+    retries: Union[int, Literal["until done"]] = 0
 
     @property
     def where(self) -> str:
@@ -224,7 +226,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env, parameters = (_as_written(written.get(key, {})) for key in ("env", "parameters"))
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style, keys.hang_after)
+    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style, keys.hang_after, keys.retries)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest, *more)
     script = missing_script(job)
     if script:
@@ -250,6 +252,7 @@ def _check(keys: JobFile, path: Path) -> None:
     _check_count(f"{path}: restarts", keys.restarts, 0)
     if invalid := next((name for name in keys.parameters if not PARAMETER.fullmatch(name)), None):
         raise JobError(f"{path}: parameters: invalid name {invalid!r}", "Names have no dashes before them: lr: 0.1")
+    _check_count(f"{path}: retries", keys.retries, 0, "until done")
     try:
         minutes = parse_limit(keys.resources.time)
     except UsageError as error:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     if takes_job:
         add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
     else:
-        parser.set_defaults(job="", resume="", restarts=0, spare_nodes=0)
+        parser.set_defaults(job="", resume="", restarts=0, spare_nodes=0, retries=0, until_done=False)
     add("--nodes", type=int, metavar="N", help="number of nodes")
     _add_gpus(parser)
     add("--image", default="", metavar="IMAGE", help=f"{IMAGE}, then the job's)")
@@ -77,7 +77,7 @@ def add_single_rank(parser: argparse.ArgumentParser) -> None:
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
     parser.set_defaults(job="", resume="", preflight="off", stage="", nodes=1, ranks_per_node=1, launcher="env")
-    parser.set_defaults(independent=False, restarts=0, spare_nodes=0)
+    parser.set_defaults(independent=False, restarts=0, spare_nodes=0, retries=0, until_done=False)
     _add_gpus(parser)
     _add_basics(parser)
     _add_image(parser)
@@ -138,6 +138,10 @@ def _add_ranks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
         add("--hang-after", default="", metavar="DURATION", help=text)
         text = "nodes of the job that stand by, so that a restart can leave out bad ones, where jobs outlive these"
         add("--spare-nodes", type=int, default=0, metavar="N", help=text)
+        text = "queue the job again, up to N times, if its time limit, a preemption or a lost node ends it (default: 0)"
+        add("--retries", type=int, metavar="N", help=text)
+        text = "the same as often as it takes, until the program ends with exit code 0 or gets no further"
+        add("--until-done", action="store_true", help=text)
 
 
 def _add_checks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
@@ -235,6 +239,8 @@ def make_request(args: argparse.Namespace) -> Request:
             restarts=args.restarts,
             hang_after=vars(args).get("hang_after", ""),
             spare_nodes=args.spare_nodes,
+            retries=args.retries,
+            until_done=args.until_done,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),

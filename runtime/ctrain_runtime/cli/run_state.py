@@ -54,7 +54,7 @@ def look(run: Run) -> RunState:
 
 def as_state(run: Run, status: Status, record: Record) -> RunState:
     """The state of a run with this status and record."""
-    starts = [event for event in events.read_job_events(run.path) if event.stage == "before"]
+    starts = [event for event in events.read_all_job_events(run.path) if events.is_start(event)]
     begun, now = starts[-1].time if starts else None, time.time()
     elapsed = now - begun if begun and not record.exit else None
     if record.start and record.end:

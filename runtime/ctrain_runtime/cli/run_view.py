@@ -58,6 +58,7 @@ def summary(prepared: Prepared, reason: str) -> str:
         *(("estimate", line) for line in (_expected(estimate, plan.size.world_size) if estimate else ())),
         *([("preflight", _preflight(plan.checks.preflight))] if plan.checks.preflight else []),
         *([("restarts", _restarts(plan.program.restarts))] if plan.program.restarts else []),
+        *([("retries", _retries(plan))] if plan.program.is_requeued else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
     ]
@@ -80,6 +81,11 @@ def _preflight(check: Preflight) -> str:
 
 def _restarts(allowed: int) -> str:
     return f"up to {allowed}, in the same job and from its last checkpoint, if a rank fails"
+
+
+def _retries(plan: LaunchPlan) -> str:
+    often = "until the program is done" if plan.program.until_done else f"up to {plan.program.retries}"
+    return f"{often}: the job is queued again if a time limit, a preemption or a lost node ends it"
 
 
 def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:

@@ -46,6 +46,7 @@ class Terminal:
         self._shown: set[str] = set()  # keys of the lines shown in this phase; a requeued job shows them again
         self._notes: set[str] = set()
         self._all_up: Optional[float] = None  # when all ranks were up
+        self._first_attempt = 0  # of the job
         self._has_output = False
         self._pace = Pace()
 
@@ -129,10 +130,14 @@ class Terminal:
         self.show(line)
 
     def restarted(self, restart: Restart, allowed: int) -> None:
+        """Show a restart, of so many that each job may have."""
         at = datetime.fromisoformat(restart.time).astimezone() if restart.time else None
-        count = f"({restart.attempt} of {allowed})"
         self._update(restarts=restart.attempt, started=0, metrics={}, left=None)
-        self._tell(f"{restart.reason}; restarting from {restart.start} {count}", at)
+        how = f"restarting from {restart.start} ({restart.attempt - self._first_attempt} of {allowed})"
+        if restart.requeued:
+            self._first_attempt = restart.attempt
+            how = f"going on from {restart.start}"
+        self._tell(f"{restart.reason}; {how}", at)
         self._has_output, self._all_up = False, None
         self._shown.discard("all up")
 

@@ -24,7 +24,7 @@ INSIDE = f'/bin/sh "$run/{run_files.INSIDE_SCRIPT}" "$RANK" "$NODE_RANK"'
 
 def passed(plan: LaunchPlan) -> tuple[str, ...]:
     """The variables of a task that pass into its container, whatever its scheduler."""
-    attempt = ("CTRAIN_ATTEMPT",) if plan.program.restarts else ()
+    attempt = ("CTRAIN_ATTEMPT",) if plan.program.has_attempts else ()
     if plan.program.independent:
         return (*independent.VARIABLES, *attempt, *DEVICES)
     return (*(node.VARIABLES if plan.program.launcher == "node" else MEMBER), *attempt, *DEVICES)
@@ -74,7 +74,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
         *order_gpus(plan, identity),
         *(independent.own_gpus(plan) if program.independent else []),
         *apptainer.container_environment(image.engine, environment.variables, names, identity.passed_prefixes),
-        *([f"resume_from_own {apptainer.environment_prefix(image.engine)}"] if program.restarts else []),
+        *([f"resume_from_own {apptainer.environment_prefix(image.engine)}"] if program.has_attempts else []),
         *staging.data(plan),
         *staging.copy_of_image(plan),
         f"launch=({quote_argv(options)})",

@@ -26,9 +26,9 @@ def agent(plan: LaunchPlan) -> str:
     words = [
         *("python", "-m", "torch.distributed.run"),
         *(f"--nnodes={plan.size.nodes}", f"--nproc_per_node={plan.size.ranks_per_node}"),
-        *([] if plan.program.restarts else [f"--rdzv_id={plan.run_key}"]),
+        *([] if plan.program.has_attempts else [f"--rdzv_id={plan.run_key}"]),
     ]
     # Agents of another run, or of an earlier attempt, do not join, whatever their port.
-    own = f'"--rdzv_id={plan.run_key}.$CTRAIN_ATTEMPT" ' if plan.program.restarts else ""
+    own = f'"--rdzv_id={plan.run_key}.$CTRAIN_ATTEMPT" ' if plan.program.has_attempts else ""
     known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'
     return f"{quote_argv(words)} {own}{known}"

@@ -94,6 +94,7 @@ def make_plan(
 
 def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, software: Mapping[str, str]) -> Program:
     launcher, flavour = job.launcher, ""
+    retries, until_done = _retries(job, options, is_queued=bool(fit.partition) and not facts.cluster.allocation)
     if launcher == "mpi":
         launcher, flavour = start_mpi(site, facts.cluster, fit.size.nodes, software)
     return Program(
@@ -109,6 +110,8 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         restarts=_restarts(job, options),
         parameters=job.parameters,
         hang_after=_hang_after(job, options),
+        retries=retries,
+        until_done=until_done,
     )
 
 
@@ -191,6 +194,22 @@ def _hang_after(job: Job, options: Options) -> int:
         raise UsageError(
             f"{'--hang-after' if options.hang_after else 'hang_after'}: {error.message}", error.hint
         ) from error
+
+
+def _retries(job: Job, options: Options, *, is_queued: bool) -> tuple[int, bool]:
+    """How often the job may be queued again: by the command line, else by the job, whose keys hold where there is a
+    queue. Raises UsageError."""
+    if options.retries is not None and options.retries < 0:
+        raise UsageError(f"--retries must be an integer of at least 0, not {options.retries}")
+    if options.retries and options.until_done:
+        raise UsageError("--retries and --until-done contradict each other", "Leave out one of them")
+    if options.retries is None and not options.until_done:
+        retries = job.retries if is_queued else 0
+        return (0, True) if isinstance(retries, str) else (retries, False)
+    if not is_queued and (options.retries or options.until_done):
+        option = "--until-done" if options.until_done else "--retries"
+        raise UsageError(f"{option} needs a queue: nothing queues this run again", "Remove it; --restarts works here")
+    return options.retries or 0, options.until_done
 
 
 def _not_requested(site: Site, options: Options) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class Options:
     restarts: Optional[int] = None
     hang_after: str = ""
     spare_nodes: int = 0
+    retries: Optional[int] = None
+    until_done: bool = False
     notify: tuple[str, ...] = ()  # the words of a command
 
 
@@ -170,6 +172,18 @@ class Program:
     restarts: int = 0  # how often it may start again in the job after a rank has failed
     parameters: dict[str, str] = field(default_factory=dict)  # its settings, which are words of the command
     hang_after: int = 0  # seconds without a sign of life after which it hangs; 0: learned
+    retries: int = 0  # how often its job may be queued again
+    until_done: bool = False  # as often as it takes
+
+    @property
+    def is_requeued(self) -> bool:
+        """Whether its job is queued again if it ends early."""
+        return self.until_done or self.retries > 0
+
+    @property
+    def has_attempts(self) -> bool:
+        """Whether it may start more than once."""
+        return self.restarts > 0 or self.is_requeued
 
 
 @dataclass(frozen=True)

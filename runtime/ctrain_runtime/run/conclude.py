@@ -13,8 +13,20 @@ from typing import Optional
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.payload.ctrain_program import EXIT_SAVED
-from ctrain_runtime.run import events, hangs, notify, preflight_results, ranks, record, restarts, shared_files, world
+from ctrain_runtime.run import (
+    events,
+    hangs,
+    notify,
+    preflight_results,
+    ranks,
+    record,
+    requeues,
+    restarts,
+    shared_files,
+    world,
+)
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
+from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.memory import Shortage, shortage
@@ -60,6 +72,7 @@ class _Evidence:
     restarts: tuple[Restart, ...]
     hang: str  # that had not ended; "" without one
     not_restarted: str  # "; " and why the program was not restarted once more, or ""
+    not_requeued: str  # the same of its job
     signalled: Optional[float]  # when SIGTERM reached job.sh
     doubtful: bool  # something is missing that may only not be visible here yet
 
@@ -76,7 +89,9 @@ def conclude(run: Run, status: Status) -> Conclusion:
     short = _shortage(run, evidence, failed)
     failed = short.rank if short else failed
     ended = _hung(run, evidence, _cut_short(run, evidence, _exit(run, evidence, failed, short)))
-    changed = _record(run.record, evidence, ended)
+    if ended.code != 0:
+        ended = dataclasses.replace(ended, reason=f"{ended.reason}{evidence.not_requeued}")
+    changed = _record(run, evidence, ended)
     if run.plan.checks.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
     lease.release(run.plan.image.lease)
@@ -116,9 +131,15 @@ def _final_status(run: Run, status: Status) -> Status:
 def is_undisturbed(run: Run) -> bool:
     """Whether job.sh has recorded success, and no signal had reached the run: the scheduler need not be asked."""
     job = events.read_job_events(run.path)
-    return events.end_code(job) == 0 and not interruption(
-        job, events.read_node_events(run.path), run.plan.recorded_ranks
-    )
+    return events.end_code(job) == 0 and not _interruption(run, job, events.read_node_events(run.path))
+
+
+def _interruption(run: Run, job: list[Event], nodes: list[Event]) -> Optional[Interruption]:
+    """What has interrupted the run's programs. Of a job that may be queued again, job.sh has judged whether its program
+    has left because of the warning before the time limit."""
+    found = interruption(job, nodes, run.plan.recorded_ranks)
+    is_judged = run.plan.program.is_requeued and not requeues.not_requeued(job)
+    return None if found and found.signal != "TERM" and is_judged else found
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:
@@ -129,11 +150,11 @@ def _evidence(run: Run, status: Status) -> _Evidence:
     job, node_events = seen.job, seen.nodes
     doubtful = waits and not seen.complete and _may_be_hidden(run)
     all_ranks = ranks.from_events(node_events)
-    times = [event.time for event in job if event.time]
+    times = _times(job)
     starts = [rank.start for rank in all_ranks if rank.start]
     return _Evidence(
         events.end_code(job),
-        min((*starts, *times), default=0.0),
+        min((*starts, *_times(events.read_all_job_events(run.path))), default=0.0),
         max(times) if events.end_code(job) is not None and times else _recorded_end(run) or time.time(),
         all_ranks,
         status,
@@ -141,14 +162,19 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         preflight_results.messages(node_events),
         world.certify(run.plan, node_events),
         world.verdict(node_events),
-        interruption(job, node_events, run.plan.recorded_ranks),
+        _interruption(run, job, node_events),
         cut_short(node_events),
         restarts.find(run),
         hangs.of_attempt(job),
         restarts.not_restarted(job),
+        requeues.not_requeued(job),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
         doubtful,
     )
+
+
+def _times(job: list[Event]) -> list[float]:
+    return [event.time for event in job if event.time]
 
 
 def _may_be_hidden(run: Run) -> bool:
@@ -349,15 +375,19 @@ def _logs(run: Run) -> str:
     return _job_log(run) + read_text(run.path / run_files.SCHEDULER_LOG)
 
 
-def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
+def _record(run: Run, seen: _Evidence, ended: Exit) -> Record:
+    begun = run.record
     start = record.iso(seen.started) if seen.started else None
     end = record.iso(seen.ended)
     attempts = begun.attempts
+    if attempts and not begun.exit and run.plan.program.is_requeued:
+        attempts = requeues.jobs(begun, events.read_all_job_events(run.path), run.scheduler)
     if attempts:
         outcome = seen.status.outcome.value if seen.status.outcome else ""
         if not outcome or seen.status.outcome is Outcome.UNKNOWN:
             outcome = Outcome.COMPLETED.value if ended.code == 0 else Outcome.FAILED.value
-        last = dataclasses.replace(attempts[-1], start=start, end=end, outcome=outcome, word=seen.status.word)
+        began = attempts[-1].start or (start if len(attempts) == 1 else None)
+        last = dataclasses.replace(attempts[-1], start=began, end=end, outcome=outcome, word=seen.status.word)
         attempts = (*attempts[:-1], last)
     hosts = tuple(ranks.hosts(seen.ranks))
     changed = dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)

@@ -36,8 +36,24 @@ class Event:
 
 
 def read_job_events(run: Path) -> list[Event]:
-    """The events of job.sh, in order."""
+    """The events of job.sh, in order, since it was started last."""
+    return since_last_start(read_all_job_events(run))
+
+
+def since_last_start(job: list[Event]) -> list[Event]:
+    """Those since job.sh was started last."""
+    _, *later = [at for at, event in enumerate(job) if is_start(event)] or [0]
+    return job[later[-1] if later else 0 :]
+
+
+def read_all_job_events(run: Path) -> list[Event]:
+    """The same since the first start: a job that was queued again starts again."""
     return read(run / run_files.EVENTS)
+
+
+def is_start(event: Event) -> bool:
+    """Whether with this event job.sh has begun."""
+    return event.stage == "before" and event.what == "started"
 
 
 def read_node_events(run: Path) -> list[Event]:

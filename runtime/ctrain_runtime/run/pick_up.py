@@ -14,7 +14,7 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
-from ctrain_runtime.run import directory, events, record
+from ctrain_runtime.run import directory, events, record, requeues
 from ctrain_runtime.run.conclude import Conclusion, conclude, is_undisturbed
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
@@ -67,10 +67,11 @@ def current_status(run: Run) -> Status:
     """The state of a run that is not concluded."""
     if not run.job_id:
         return _status_without_job(run)
-    code = events.end_code(events.read_job_events(run.path))
+    job = events.read_job_events(run.path)
+    code = events.end_code(job)
     if code == 0 and is_undisturbed(run):
         return Status("ended")
-    status = run.scheduler.status(run.job_id, run.plan)
+    status = requeues.status(job, run.scheduler.status(run.job_id, run.plan))
     if code is not None and status.phase != "unknown":  # else only its own cluster knows why
         return status if status.phase == "ended" else Status("ended")
     return status

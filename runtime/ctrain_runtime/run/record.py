@@ -52,14 +52,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Restart:
-    """A start of the program after a failure, in the same job. `attempt` counts from 1; `reason` and `code` are those
-    of the failure; `start`: where the program was to start, the last checkpoint or the start."""
+    """A further start of the program: after a failure in the same job, or once its job was queued again. `attempt`
+    counts from 1; `reason` and `code` are those of the failure (0: none is known); `start`: where the program was to
+    start, the last checkpoint or the start."""
 
     attempt: int
     time: str
     reason: str
     code: int
     start: str
+    requeued: bool = False
 
 
 @dataclass(frozen=True)

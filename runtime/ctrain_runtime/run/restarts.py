@@ -6,7 +6,7 @@ import re
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.run import events, ranks, record
+from ctrain_runtime.run import events, ranks, record, requeues
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.ranks import Rank
@@ -18,9 +18,13 @@ MARK = re.compile(r"\n--- attempt ([0-9]{1,9}) ---\n")  # in logs, by mark_attem
 
 
 def find(run: Run) -> tuple[Restart, ...]:
-    """The restarts of a run so far, each with the rank that failed first before it."""
-    restarted = [event for event in events.read_job_events(run.path) if event.what == RESTARTED]
-    return tuple(_restart(run, event) for event in restarted)
+    """The restarts of a run so far, each with the rank that failed first before it, or why its job was queued again."""
+    every = events.read_all_job_events(run.path)
+    return tuple(
+        _restart(run, event) if event.what == RESTARTED else requeues.of_event(every[:at], event, run.job_name)
+        for at, event in enumerate(every)
+        if event.what in (RESTARTED, requeues.CONTINUED)
+    )
 
 
 def not_restarted(job: list[Event]) -> str:

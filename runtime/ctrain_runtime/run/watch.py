@@ -11,7 +11,7 @@ from typing import Any, Optional, Protocol
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, hangs, preflight_results, ranks, restarts, shared_files
+from ctrain_runtime.run import events, hangs, preflight_results, ranks, requeues, restarts, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.pick_up import current_status, require_known
@@ -122,7 +122,8 @@ class _Watcher:
         self._ask = Pause(SCHEDULER_POLL_SECONDS)
         self.status = Status("waiting")
         self.job_is_over = False
-        self._started = 0.0  # when the job was first seen to run
+        self._started = 0.0  # when the job was first seen to run since it was last queued
+        self._starts = 0  # of job.sh, as shown
         self._up: dict[Path, int] = {}  # ranks that have started, by the file of their node
         self._count_at = 0.0  # when to count them next
         self._preflight: set[str] = set()  # messages of the preflight that were shown
@@ -137,14 +138,18 @@ class _Watcher:
     def step(self) -> bool:
         """Look once at everything that is due; whether the run has ended."""
         now = time.monotonic()
-        job = events.read_job_events(self._run.path)
-        ended = events.end_code(job) is not None
-        if ended:
+        every = events.read_all_job_events(self._run.path)
+        job, starts = events.since_last_start(every), sum(map(events.is_start, every)) or bool(every)
+        is_queued = requeues.cause(job) is not None
+        if events.end_code(job) is not None:
             self._see(Status("ended"))
-        elif job and self.status.phase == "waiting":
+        elif is_queued and self.status.phase == "running":
+            self._see(requeues.status(job, self.status))
+        elif not is_queued and starts > self._starts and self.status.phase == "waiting":
+            self._starts = starts
             self._see(Status("running"))
         elif self._ask.due(now):
-            self._see(self._run.scheduler.status(self._run.job_id, self._run.plan))
+            self._see(requeues.status(job, self._run.scheduler.status(self._run.job_id, self._run.plan)))
         if self.status.phase == "ended" and shared_files.has_caches(self._run.path):
             shared_files.renew((self._first_log,))
         if self.status.phase != "waiting":
@@ -192,6 +197,8 @@ class _Watcher:
             self.pause.reset()
         if status.phase == "running":
             self._started = self._started or time.monotonic()
+        elif status.phase == "waiting":
+            self._started = 0.0
         self.status = status
         self._observer.status(status)
 
@@ -211,7 +218,7 @@ class _Watcher:
 
     def _show_output(self, text: str) -> None:
         """What rank 0 has written, with a line of ctrain's own where its log has the mark of a restart."""
-        if not self._run.plan.program.restarts:
+        if not self._run.plan.program.has_attempts:
             self._observer.output(text)
             return
         first, *rest = restarts.MARK.split(text)

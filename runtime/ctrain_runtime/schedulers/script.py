@@ -64,10 +64,11 @@ def job_script(
         *apptainer.load_modules(plan.image.engine, plan.environment.modules),
         *before,
         "pass_signals_to_tasks",
+        *([_retries(plan)] if plan.program.is_requeued else []),
         *(f"copy_to_nodes {command}" for command in stage_in),
         *([_preflight(plan, preflight)] if preflight else []),
         *_judge(plan),
-        f"run_job_with_restarts {plan.program.restarts} {start}" if plan.program.restarts else f"run_job {start}",
+        f"run_job_with_restarts {plan.program.restarts} {start}" if plan.program.has_attempts else f"run_job {start}",
     ]
     return f"""\
 #!/bin/bash -p
@@ -91,7 +92,13 @@ def job_argv(plan: LaunchPlan) -> tuple[str, ...]:
 
 def renew_lease(plan: LaunchPlan) -> list[str]:
     """The line by which a job, once it runs, limits the lease on its image to its own time."""
-    return [f"renew_lease {plan.size.time_limit or MAX_LEASE_SECONDS // 60}"] if plan.image.lease else []
+    limit = None if plan.program.is_requeued else plan.size.time_limit  # it waits again meanwhile
+    return [f"renew_lease {limit or MAX_LEASE_SECONDS // 60}"] if plan.image.lease else []
+
+
+def _retries(plan: LaunchPlan) -> str:
+    allowed = "done" if plan.program.until_done else plan.program.retries
+    return f"retry_job {allowed} {(plan.size.time_limit or 0) * 60}"
 
 
 def _preflight(plan: LaunchPlan, command: str) -> str:

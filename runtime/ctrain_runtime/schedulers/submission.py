@@ -17,7 +17,7 @@ PLANNED = "it contradicts the plan"
 NEEDS_LOG = ("ctrain reads the job's output in the run directory", "Remove it")
 STARTS_AGAIN = (
     "a second start would mix its records with those of the first",
-    "Remove it; --resume RUN goes on from a run",
+    "Remove it; --retries N queues a job again",
 )
 
 

@@ -33,6 +33,9 @@ renew_lease() { # MINUTES: that the job may take. Where a node cannot write to t
   touch --no-create "--date=+$1 minutes" "$ct_lease" 2>/dev/null
 }
 end_job() {
+  [ -z "$ct_retries" ] || retry_if_due
+  [ -z "$ct_warning" ] || kill "$ct_warning" 2>/dev/null
+  [ -z "$ct_queued_again" ] || leave_to_next_job
   [ -z "$ct_cancel_watch" ] || kill "$ct_cancel_watch" 2>/dev/null
   [ -z "$ct_lease" ] || rm -f "$ct_lease" 2>/dev/null
   local event=failed first=''

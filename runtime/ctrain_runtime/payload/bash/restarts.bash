@@ -13,7 +13,8 @@ ct_idle=0      # failures in a row before any progress
 ct_left_out='' # names of nodes that the program is not started on again
 
 run_job_with_restarts() { # RESTARTS COMMAND...: that runs all tasks to their end
-  export CTRAIN_ATTEMPT=0
+  export CTRAIN_ATTEMPT=${CTRAIN_ATTEMPT-0}
+  ct_first_attempt=$CTRAIN_ATTEMPT
   job_event run started
   while :; do
     ct_attempt_began=$SECONDS ct_metrics=$(size_of_metrics)
@@ -25,13 +26,13 @@ run_job_with_restarts() { # RESTARTS COMMAND...: that runs all tasks to their en
 }
 may_restart() { # RESTARTS
   local why=''
-  [ "$code" != 0 ] && [ -z "$ending" ] && has_failed_by_itself || return 1
+  (($1 && code)) && [ -z "$ending" ] && has_failed_by_itself || return 1
   begun='' # a signal that comes now ends the run
   sleep "$CT_SETTLE_SECONDS"
   [ -z "$ending" ] && "$ct_job_lasts" || return 1
   look_for_crash_loop
   [ "$ct_own_code" != "$CT_GIVE_UP" ] || why='by that code the program asks not to be restarted'
-  [ "$why" ] || [ "$CTRAIN_ATTEMPT" != "$1" ] || why="restarts used: $1 of $1"
+  [ "$why" ] || ((CTRAIN_ATTEMPT - ct_first_attempt < $1)) || why="restarts used: $1 of $1"
   [ "$why" ] || look_for_nodes
   [ -z "$ending" ] || return 1
   [ "$why" ] || return 0

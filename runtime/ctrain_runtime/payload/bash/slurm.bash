@@ -39,6 +39,26 @@ slurm_job_lasts() { # not at its time limit, nor cancelled; a controller that do
   [ "$state" = RUNNING ]
 }
 
+# A job with --requeue that ends early: Slurm queues it again, with its number and its place in the accounting, also when its
+# time is over already (seen with 22.05). After the loss of a node, and as PreemptMode says, Slurm does so by itself.
+slurm_cause() { # sets cause: why Slurm ends this job. Nothing for a cancellation, and without an answer
+  local shown
+  shown=$(timeout 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null) || return
+  if [[ $shown =~ \ Restarts=([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then
+    cause='queued again by Slurm' ct_queue_again=:
+  elif [[ $shown =~ \ Reason=([^ ]+) && ${BASH_REMATCH[1]} = TimeLimit ]]; then
+    cause='time limit'
+  elif [[ $shown =~ \ PreemptTime=([^ ]+) && ${BASH_REMATCH[1]} != None ]]; then
+    cause=preempted
+  fi
+}
+requeue_slurm_job() {
+  timeout 60 scontrol requeue "$SLURM_JOB_ID"
+}
+keep_slurm_job() { # Slurm ends it, and does not queue it again
+  timeout 20 scontrol update JobId="$SLURM_JOB_ID" Requeue=0 >&2
+}
+
 # A job with spare nodes (--no-kill) outlives the loss of one; its next step takes others in their place. Besides lost nodes
 # those are left out that do not answer, do not see the run directory, or whose driver finds a GPU broken.
 CT_PROBE_SECONDS=60

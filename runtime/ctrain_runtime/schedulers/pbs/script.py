@@ -58,6 +58,10 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     if plan.size.spare_nodes:
         problem = "PBS ends a job whose node fails: --spare-nodes has no use"
         raise UsageError(problem, "Remove it; --restarts works without")
+    if plan.program.is_requeued:
+        raise UsageError(
+            "--retries and --until-done are for Slurm so far", "Remove them; --resume RUN goes on from a run"
+        )
     if plan.placement.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
         raise UsageError(f"--cpu-bind {plan.placement.cpu_bind}: pbs_tmrsh does not bind tasks", hint)

@@ -18,6 +18,7 @@ from ctrain_runtime.schedulers.script import (
 )
 from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, constraint, gres, passed_options, require_one_line
 
+RETRIES = "ct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job ct_last_job=keep_slurm_job"
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
 
 # What scripts for one node ask for; by none of them does a library take tasks for ranks.
@@ -62,7 +63,8 @@ def _options(plan: LaunchPlan) -> list[str]:
         *_resources(plan),
         f"--output={plan.run_directory.replace('%', '%%')}/{run_files.JOB_LOG}",  # sbatch expands a lone %
         *([f"--dependency=afterok:{plan.placement.after}"] if plan.placement.after else []),
-        "--no-requeue",  # a second start would mix its records with those of the first
+        # A second start would mix its records with those of the first, but for one that goes on from there.
+        *(["--requeue", "--open-mode=append"] if plan.program.is_requeued else ["--no-requeue"]),
         *(["--no-kill"] if plan.size.spare_nodes else []),  # when a node fails
         *_requested(plan),
     ]
@@ -138,6 +140,7 @@ def _before(plan: LaunchPlan) -> list[str]:
         *([list_hosts] if plan.checks.preflight else []),
         *renew_lease(plan),
         *(["ct_job_lasts=slurm_job_lasts"] if plan.program.restarts else []),
+        *([RETRIES] if plan.program.is_requeued else []),
         *([f"look_for_nodes() {{ look_for_good_nodes {plan.size.nodes}; }}"] if plan.size.spare_nodes else []),
         f"end_tasks() {{ end_slurm_steps {shlex.quote(plan.run)}{force}; }}",
     ]

@@ -90,7 +90,7 @@ def test_the_last_of_several_options_counts() -> None:
 
 
 PLANNED, LOGGED = "it contradicts the plan", "ctrain reads the job's output in the run directory. Remove it"
-AGAIN = "a second start would mix its records with those of the first. Remove it; --resume RUN goes on from a run"
+AGAIN = "a second start would mix its records with those of the first. Remove it; --retries N queues a job again"
 
 
 @pytest.mark.parametrize(

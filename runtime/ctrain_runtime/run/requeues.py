@@ -1,0 +1,67 @@
+"""Jobs of a run that were queued again, by what job.sh has written; retries.bash decides."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ctrain_runtime.run import events, record
+from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.record import Attempt, Record, Restart
+from ctrain_runtime.schedulers.protocol import Scheduler, Status
+
+REQUEUED, NOT_REQUEUED, CONTINUED = "requeued", "not requeued", "continued"
+OUTCOME = "requeued"  # of a job that is not the run's last
+UNKNOWN = "job.sh was killed: a node failed, or the scheduler made way for another job"
+
+
+def cause(job: list[Event]) -> Optional[str]:
+    """Why a job is queued again, by its last events; None if it is not, as far as job.sh knows."""
+    said = [event for event in job if event.what in (REQUEUED, NOT_REQUEUED)]
+    return said[-1].message if said and said[-1].what == REQUEUED else None
+
+
+def not_requeued(job: list[Event]) -> str:
+    """The end of a reason: why the job is not queued once more; "" where that was not in question."""
+    return next((f"; {event.message}" for event in reversed(job) if event.what == NOT_REQUEUED), "")
+
+
+def status(job: list[Event], answer: Status) -> Status:
+    """The scheduler's answer. A job that is to be queued again may still be ending: it does not run any more."""
+    why = cause(job)
+    return (
+        Status("waiting", f"queued again: {why}") if why and answer.phase == "running" and not answer.note else answer
+    )
+
+
+def of_event(before: list[Event], event: Event, name: str) -> Restart:
+    """The restart that a job's `continued` event tells of; `before` are the events up to it."""
+    starts = [at for at, earlier in enumerate(before) if events.is_start(earlier)]
+    last = before[starts[-2] : starts[-1]] if len(starts) > 1 else []
+    reason = f"{name} was queued again: {cause(last) or UNKNOWN}"
+    return Restart(event.attempt, record.iso(event.time or 0.0), reason, 0, event.message, requeued=True)
+
+
+def jobs(begun: Record, every: list[Event], scheduler: Scheduler) -> tuple[Attempt, ...]:
+    """The jobs of a run, by all events of job.sh; only of the last one it is open how it ends."""
+    if not begun.attempts:
+        return ()
+    submitted, made = begun.attempts[0], list[Attempt]()
+    starts = [at for at, event in enumerate(every) if events.is_start(event)]
+    for begin, end in zip(starts, [*starts[1:], len(every)]):
+        job, why = every[begin:end], cause(every[begin:end])
+        times = [record.iso(event.time) for event in job if event.time]
+        this = Attempt(
+            job[0].job or submitted.job_id,
+            scheduler.name(job[0].job) if job[0].job else submitted.name,
+            made[-1].end or submitted.submitted if made else submitted.submitted,
+            start=times[0] if times else None,
+            cluster=submitted.cluster,
+        )
+        if end < len(every) or why:
+            known = times[-1] if times else None
+            this = Attempt(**{**vars(this), "end": known, "outcome": OUTCOME, "word": why or UNKNOWN})
+        made.append(this)
+    if not made or made[-1].outcome:  # the next one has not started
+        again = made[-1].end or submitted.submitted if made else submitted.submitted
+        made.append(Attempt(begun.attempts[-1].job_id, begun.attempts[-1].name, again, cluster=submitted.cluster))
+    return tuple(made)
