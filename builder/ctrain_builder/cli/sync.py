@@ -7,19 +7,23 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.store import policy, sync
+from ctrain_builder.store import mirror, policy, sync
+from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, NameTaken, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import (
     ConfigError,
     CtrainError,
     GateNotPassed,
+    ImageNotFound,
     ImageTestError,
     ImageUnusable,
     StoreError,
@@ -29,12 +33,13 @@ from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.references import join_all
-from ctrain_runtime.store.store import open_store, store_path
+from ctrain_runtime.store.store import Store, open_store, store_path
 
 
 def execute(args: argparse.Namespace) -> int:
     client = RegistryClient(os.environ)
-    source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
+    source = _place(args.source, client, args.cache, is_source=True)
+    target = _place(args.target, client, args.cache, is_source=False)
     try:
         overridden = args.redistribute is not None
         if overridden:
@@ -47,7 +52,11 @@ def execute(args: argparse.Namespace) -> int:
         failed: list[CtrainError] = []
         if not args.dry_run:
             plan, failed = _do(plan, source, target, args.redistribute)
-    except Unreachable as error:
+    except BaseException as error:
+        if isinstance(target, ArchiveTarget):
+            target.discard()
+        if not isinstance(error, Unreachable):
+            raise
         if "--offline" in error.hint:  # which is for builds
             raise Unreachable(error.message, "Retry later: it resumes") from error
         raise
@@ -56,6 +65,37 @@ def execute(args: argparse.Namespace) -> int:
     plan = replace(plan, left_out=(*plan.left_out, *failed))
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
     return _exit_code(plan.left_out)
+
+
+def follow(args: argparse.Namespace, target: Store) -> int:
+    """`ctrain store mirror`: copy what the declared source has, then take out what it no longer offers."""
+    declared = mirror.declared(target.root)
+    source = open_store(store_path(declared.source))
+    if source.root.resolve() == target.root.resolve():
+        raise UsageError(f"store {target.root} is declared a mirror of itself", f"Correct {target.root / policy.FILE}")
+    given = {"source": declared.source, "target": str(target.root), "images": list(declared.images), "channels": True}
+    given |= {"redistribute": None, "dry_run": not args.yes, "cache": None}
+    try:
+        code = execute(argparse.Namespace(**vars(args), **given))
+    except ImageNotFound as error:  # the last version may have been withdrawn there: that must follow
+        print_note(f"ctrain: {error}")
+        code = error.exit_code
+    if args.yes:
+        with lock_store(target.root, print_note) as writer:
+            found = mirror.follow(writer, source)
+        refresh(target, print_note)
+    else:
+        found = mirror.behind(source, target)
+    for one in found:
+        name = one.image.manifest.reference
+        did = "withdrew" if one.withdrawn else "retired"
+        did = did if args.yes else f"would have {did.replace('withdrew', 'withdrawn')}"
+        why = f": {one.withdrawn}" if one.withdrawn else f", as in {source.root}"
+        kept = f"{name} is retired in {source.root}, and stays: {', '.join(one.needed_by)}"
+        print_note(kept if one.needed_by else f"{did} {name}{why}")
+    if not args.yes:
+        print_note("confirm with --yes")
+    return code
 
 
 def _check_reason(reason: str, source: Endpoint) -> None:
@@ -74,7 +114,9 @@ def _exit_code(problems: Sequence[CtrainError]) -> int:
     return next(own, 0)
 
 
-def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
+def _place(text: str, client: RegistryClient, cache: Any, *, is_source: bool) -> Endpoint:
+    if text.endswith(SUFFIX) and not Path(text).is_dir():
+        return ArchiveSource(Path(text)) if Path(text).exists() or is_source else ArchiveTarget(Path(text))
     if text.startswith(SCHEME):
         return RegistryEndpoint(text[len(SCHEME) :], client, open_cache(cache).root)
     return StoreEndpoint(store_path(text))
@@ -102,12 +144,14 @@ def _do(
     moved: list[sync.Move] = []
     for move in (one for one in plan.moves if one.manifest in (*copied, *plan.present)):
         try:
-            sync.point(move, source, target)
+            sync.point(move, source, target, print_note)
             moved.append(move)
         except (StoreError, GateNotPassed) as error:
             failed.append(error)
     if isinstance(target, StoreEndpoint):
         refresh(open_store(target.root), print_note)
+    if isinstance(target, ArchiveTarget) and copied:
+        target.finish()
     return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
 
 

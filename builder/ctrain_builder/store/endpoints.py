@@ -1,5 +1,5 @@
-"""Where published versions are: in a store's directory, or in a registry, where an image is a repository and its
-versions and channels are tags. Both can be read from, and written to, in the same way."""
+"""Where published versions are: in a store's directory; in an archive; or in a registry, where an image is a repository
+and its versions and channels are tags. All can be read from, and written to, in the same way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
@@ -17,6 +17,7 @@ from ctrain_builder import manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts
 from ctrain_builder.store import channels, log, signatures
+from ctrain_builder.store.archive import ArchiveSource, ArchiveTarget
 from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
 from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
@@ -145,9 +146,11 @@ class StoreEndpoint:
                 signatures.put(writer, image, signature)
         return len(added)
 
-    def point(self, manifest: Manifest, channel: str, source: Endpoint) -> None:
+    def point(
+        self, manifest: Manifest, channel: str, source: Endpoint, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Make a channel point to a version that is here. Raises StoreError if it is not, or no longer."""
-        with lock_store(self.root) as writer:
+        with lock_store(self.root, say) as writer:
             published = {one.path.name: one for one in writer.store.images() if one.manifest.digest == manifest.digest}
             image = published.get(manifest.file_name)
             if image is None:
@@ -297,12 +300,12 @@ class RegistryEndpoint:
             artifacts.push_small(self._client, ref, found[key], f"{Path(manifest.file_name).stem}.{ref.tag}")
         return len(missing)
 
-    def point(self, manifest: Manifest, channel: str, _: Endpoint) -> None:
+    def point(self, manifest: Manifest, channel: str, _: Endpoint, _say: Callable[[str], None]) -> None:
         """Make a channel point to a version that is here."""
         artifacts.tag(self._client, self._ref(manifest.name, channel), manifest)
 
 
-Endpoint = Union[StoreEndpoint, RegistryEndpoint]
+Endpoint = Union[StoreEndpoint, RegistryEndpoint, ArchiveSource, ArchiveTarget]
 
 
 def needs_copy(held: Optional[Held], manifest: Manifest, where: Endpoint) -> bool:

@@ -20,7 +20,8 @@ CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
 RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
 SIGN, REDISTRIBUTE = "sign", "redistribute"
 DEPRECATE, UNDEPRECATE = "deprecate", "no longer deprecate"
-NOTES = (REDISTRIBUTE, DEPRECATE, UNDEPRECATE)  # which change no state
+HOOK_FAILED = "hook failed"
+NOTES = (HOOK_FAILED, REDISTRIBUTE, DEPRECATE, UNDEPRECATE)  # which change no state
 
 
 @dataclass(frozen=True)

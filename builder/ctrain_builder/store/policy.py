@@ -17,6 +17,7 @@ from ctrain_runtime.store.store import TAG_RE, is_gone
 Days = Union[int, float]
 FILE = "policy.yaml"
 ANY = "*"
+EVENTS = (PUBLISH, PROMOTE, WITHDRAW) = ("publish", "promote", "withdraw")
 SBOM = "{sbom}"  # in the scanner's command: the path of a version's package list
 
 
@@ -52,12 +53,23 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Mirror:
+    """`source`: the directory of a store; `images`: NAME, NAME:VERSION or NAME:CHANNEL, () for all."""
+
+    source: str
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Policy:
-    """`channels`: the gates of each channel, by its name, of all images. `retention`: by image; ANY is for others."""
+    """`channels`: the gates of each channel, by its name, of all images. `retention`: by image; ANY is for others.
+    `hooks`: argv by event."""
 
     channels: dict[str, Gates] = field(default_factory=dict)
     scanner: Optional[Scanner] = None
     retention: dict[str, Retention] = field(default_factory=dict)
+    mirror: Optional[Mirror] = None
+    hooks: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def load(root: Path) -> Policy:
@@ -73,6 +85,10 @@ def load(root: Path) -> Policy:
             raise ConfigError(f"{path}: channels.{channel}: scan needs a scanner", hint)
     for name, rule in found.retention.items():
         _check_retention(f"{path}: retention.{name}", rule)
+    for event, argv in found.hooks.items():
+        if event not in EVENTS or not argv:
+            what = f"{path}: hooks.{event} must be the command of one of {', '.join(EVENTS)}"
+            raise ConfigError(what, "As in: publish: [/usr/local/bin/tell-users, --quietly]")
     if found.scanner:
         _check_scanner(path, found.scanner)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -98,7 +98,7 @@ def record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpo
             writer.log(log.REDISTRIBUTE, manifest.name, manifest.version, why=f"to {target}: {reason}")
 
 
-def point(move: Move, source: Endpoint, target: Endpoint) -> None:
+def point(move: Move, source: Endpoint, target: Endpoint, say: Callable[[str], None] = lambda _: None) -> None:
     """Make a channel point to what it points to in `source`: still, and not only when the copies began.
 
     Raises StoreError if the version was taken from the channel there, or is no longer offered where it should go.
@@ -107,7 +107,7 @@ def point(move: Move, source: Endpoint, target: Endpoint) -> None:
     if now != move.manifest.version:
         moved = f"points to {now or 'no version'} in {source} now, not to {move.manifest.version}"
         raise StoreError(f"channel {move.channel} of {move.manifest.name} {moved}", "Run the command again")
-    target.point(move.manifest, move.channel, source)
+    target.point(move.manifest, move.channel, source, say)
 
 
 def _choose(

@@ -7,13 +7,13 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, locks
-from ctrain_builder.store import log
-from ctrain_runtime.errors import DiskFullError, StoreError
+from ctrain_builder.store import hooks, log
+from ctrain_runtime.errors import DiskFullError, GateNotPassed, StoreError
 from ctrain_runtime.store import lease, outputs
 from ctrain_runtime.store.store import Store, StoreContents, open_store
 
@@ -56,13 +56,15 @@ class LockedStore:
 
     store: Store
     access: Permissions
+    changes: list[log.Entry] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
         return self.store.root
 
     def log(self, action: str, name: str, version: str, **more: str) -> None:
-        log.append(self.root, log.entry(action, name, version, **more), self.access.shared_file, self.access.group)
+        self.changes.append(log.entry(action, name, version, **more))
+        log.append(self.root, self.changes[-1], self.access.shared_file, self.access.group)
 
     def write(self, path: Path, text: str) -> None:
         """Replace a file, whole or not at all."""
@@ -96,13 +98,25 @@ def lock_store(root: Path, say: Callable[[str], None] = lambda _: None) -> Itera
     def waiting(owner: str) -> None:
         say(f"waiting for {owner}, which is writing to the store")
 
-    with (
-        translate_os_errors(root),
-        locks.hold(root / LOCK, waiting, mode=access.shared_file, group=access.group, machines=True, limit=_LIMIT),
-    ):
-        writer = LockedStore(store, access)
-        writer.directory(lease.LEASES, access.open_directory)
-        yield writer
+    writer = LockedStore(store, access)
+    try:
+        with (
+            translate_os_errors(root),
+            locks.hold(root / LOCK, waiting, mode=access.shared_file, group=access.group, machines=True, limit=_LIMIT),
+        ):
+            writer.directory(lease.LEASES, access.open_directory)
+            yield writer
+    except GateNotPassed:  # of a channel: what was changed before stands
+        _run_hooks(writer, say)
+        raise
+    _run_hooks(writer, say)
+
+
+def _run_hooks(writer: LockedStore, say: Callable[[str], None]) -> None:
+    """What fails is in the log, too: nobody may read what a job at night says."""
+    for change, problem in hooks.run(writer.root, writer.changes, say):
+        with translate_os_errors(writer.root):
+            writer.log(log.HOOK_FAILED, change.name, change.version, why=problem)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@
   ctrain store log                                 # list all changes
   ctrain store modules --output /apps/modules      # write module files: module load ctrain-pytorch/24.12-hd-r3
   ctrain store sync /apps/ctrain /mnt/disk         # copy versions to another store, also through a registry
+  ctrain store mirror                              # follow the store that policy.yaml declares to be its source
   ctrain store catalogue                           # write a web page into the store: search, compare, copy commands
 
 What removes or moves something lists it first, and does it with --yes; what acts at once has --dry-run.
@@ -33,7 +34,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ctrain_builder.cli.options import add_dry_run
+from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store import adopt, channels, checks, pages, rules, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
@@ -50,8 +51,11 @@ Copy versions from one store to another, with their names and numbers.
   ctrain store sync ./store oras://registry.example.com/images        # all versions to a registry
   ctrain store sync oras://registry.example.com/images /apps/ctrain   # and from there to another store
   ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    # the version in prod, with the channel
+  ctrain store sync /apps/ctrain /media/images.tar pytorch:prod       # into one file, to be carried somewhere
+  ctrain store sync /media/images.tar /apps/ctrain                    # and out of it
 
-SRC and DST are directories, or places in a registry, where each image is a repository, and versions and channels are
+SRC and DST are directories; archives, FILE.tar, for sites without a network; or places in a registry, where each image
+is a repository, and versions and channels are
 its tags: `apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied
 again. If interrupted, it resumes. A registry asks for the login that `apptainer registry login` has left; images that
 may not be passed on (ctrain help licences) go to none, unless --redistribute tells why they may.
@@ -91,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are recorded ($CTRAIN_CACHE)")
     sync.set_defaults(execute=_sync)
+    add_yes(
+        add("mirror", "follow the store that policy.yaml declares: copies, channels, retirements, withdrawals", _mirror)
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -107,6 +114,12 @@ def _sync(args: argparse.Namespace) -> int:
     from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
 
     return sync.execute(args)
+
+
+def _mirror(args: argparse.Namespace, store: Store) -> int:
+    from ctrain_builder.cli import sync  # as above
+
+    return sync.follow(args, store)
 
 
 def _show(args: argparse.Namespace, store: Store) -> int:
