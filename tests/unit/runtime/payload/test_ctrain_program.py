@@ -56,6 +56,15 @@ def test_the_examples_have_the_same_file(checkout: Path) -> None:
     assert (checkout / "examples/common/ctrain_program.py").resolve() == FILE
 
 
+def test_the_page_shows_what_the_module_has(checkout: Path, program: ModuleType) -> None:
+    blocks = re.findall(r"(?s)```python\n(.*?)```", (checkout / "docs/contract.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 5
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block))]
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ctrain"}
+    assert {"beat", "metrics", "stopping", "save_checkpoint", "checkpoint_to_resume", "leave_saved"} <= used
+    assert all(hasattr(program, name) for name in used)
+
+
 def test_without_ctrain_all_of_it_works_in_the_current_directory(tmp_path: Path) -> None:
     code = """
 beat(1)
