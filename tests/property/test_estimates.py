@@ -74,9 +74,12 @@ def test_each_formula_is_explained_by_its_text_and_numbers(case: Case) -> None:
 def test_more_zero_never_takes_more_memory(case: Case) -> None:
     """With one replica, ZeRO has nobody to share with: of fp32, DeepSpeed's copy of the parameters is only added."""
     replicas = case.layout.data_parallel(case.hardware.count)
-    stages = (*(("ddp",) if replicas > 1 else ()), "zero1", *(("zero2", "zero3") if case.layout.pp == 1 else ()))
+    stages = (*(("ddp",) if replicas > 1 else ()), "zero1", *(("zero2",) if case.layout.pp == 1 else ()))
     memory = [change(case, strategy=strategy).values["G"] for strategy in stages]
     assert all(more >= less * (1 - 1e-12) for more, less in zip(memory, memory[1:]))
+    if case.layout.pp == 1:  # what ZeRO 3 gathers may be more than the parameters that it shares
+        shared, all_shared = (change(case, strategy=strategy).values for strategy in ("zero2", "zero3"))
+        assert all_shared["G"] - all_shared["parameters"] <= shared["G"] - shared["parameters"]
 
 
 @given(cases())

@@ -4,8 +4,8 @@
   ctrain estimate 7.5B --nodes 4 --tokens 300B --fit     # on the GPUs of this site; search the layout
   ctrain estimate gpt2-xl --gpus 8 --explain             # each formula, its source and its numbers
 
-MODEL is a preset or a number of parameters; options change its shape. Without --gpu-type, GPUs and network are those of
-the site. With --fit, options of the layout that are given are kept. See: ctrain help estimate
+MODEL is a preset, a number of parameters or a config.json; options change its shape. Without --gpu-type, GPUs and
+network are those of the site. With --fit, options of the layout that are given are kept. See: ctrain help estimate
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from ctrain_runtime import gpus, schedulers
@@ -29,8 +31,10 @@ from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
 from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_gpus, make_hardware
+from ctrain_runtime.estimate.hugging_face import model_of_config
 from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
-from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
+from ctrain_runtime.estimate.model import Model, parse_amount
+from ctrain_runtime.estimate.presets import PRESETS, find_model
 from ctrain_runtime.job import Value
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import parent_directories, record
@@ -43,18 +47,34 @@ from ctrain_runtime.site.select import SelectedSite, select_site
 GPUS_PER_NODE = 8  # where nothing is known of the nodes
 SEQUENCES = 512  # of a batch, about, if none is given
 LARGEST = 1 << 24  # of counts
-_SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
+_SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
+# What no published run judges here.
+_NOT_ESTIMATED = {
+    "--experts": "mixtures of experts",
+    "--expert-parallel": "mixtures of experts",
+    "--cp": "context parallelism",
+    "--context-parallel": "context parallelism",
+    "--hsdp": "HSDP",
+    "--fp8": "training in FP8",
+    "--lora": "LoRA",
+    "--frozen": "training with frozen weights",
+}
 _LAYOUT = tuple(field.name for field in dataclasses.fields(Layout) if field.name != "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, count = parser.add_argument, dict[str, Any](type=_count, metavar="N")
-    add("model", nargs="?", metavar="MODEL", help=f"{', '.join(PRESETS)}, or a number of parameters, as in 7.5B")
+    models = f"{', '.join(PRESETS)}; a number of parameters, as in 7.5B; or the path of a Hugging Face config.json"
+    add("model", nargs="?", metavar="MODEL", help=models)
     add("--layers", **count, help="layers of the model")
     add("--hidden", **count, help="its hidden size")
     add("--heads", **count, help="its attention heads")
     add("--sequence", **count, help="tokens per sequence")
     add("--vocabulary", **count, help="size of the vocabulary")
+    add("--kv-heads", **count, help="heads with a key and a value of their own (GQA)")
+    add("--ffn", **count, help="width between the two linear maps of a layer (default: four times the hidden size)")
+    add("--swiglu", action="store_true", help="SwiGLU, RMSNorm, rotary positions, no biases: as Llama")
+    add("--untied", action="store_true", help="the output has a matrix of its own")
     add("--tokens", default="", metavar="N", help="tokens of the training, as in 300B")
     add("--gpu-type", default="", metavar="TYPE", help="as in A100-SXM4-80GB (default: the site's)")
     size = parser.add_mutually_exclusive_group()
@@ -75,7 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
-    add("--precision", choices=get_args(Precision), help="bf16: mixed, or fp16; autocast: beside fp32 (default: bf16)")
+    add(
+        "--precision",
+        type=_precision,
+        metavar="{bf16,autocast,fp32}",
+        help="bf16: mixed, or fp16; autocast: beside fp32 (default: bf16)",
+    )
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
     measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
@@ -83,6 +108,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fit", action="store_true", help="search the layouts and rank those that fit")
     add("--explain", action="store_true", help="print each formula, its source and its numbers")
     add("--json", action="store_true", help="print one JSON object instead of text")
+    for word in _NOT_ESTIMATED:
+        add(word, action=_NotEstimated, help=argparse.SUPPRESS)
+
+
+class _NotEstimated(argparse.Action):
+    """An option that is refused with the reason, whatever follows it."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs="*", default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, *_: object, **__: object) -> None:
+        problem = f"{self.option_strings[0]}: {_NOT_ESTIMATED[self.option_strings[0]]} cannot be estimated"
+        raise UsageError(problem, "No published runs judge such an estimate: measure a few steps instead")
+
+
+def _precision(text: str) -> str:
+    if text.startswith("fp8"):
+        raise argparse.ArgumentTypeError("FP8 cannot be estimated: no published runs judge it. Estimate bf16")
+    if text not in get_args(Precision):
+        raise argparse.ArgumentTypeError(f"must be bf16, autocast or fp32, not {text!r}")
+    return text
 
 
 def _count(text: str) -> int:
@@ -120,13 +166,31 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _model(args: argparse.Namespace) -> Model:
-    shape = {name: getattr(args, name) for name in _SHAPE if getattr(args, name)}
+    shape: dict[str, Any] = {name: getattr(args, name) for name in _SHAPE if getattr(args, name)}
+    if args.swiglu:
+        shape.update(gated=True, biases=False, learned_positions=False)
+    if args.untied:
+        shape["tied"] = False
     if args.model:
-        return dataclasses.replace(find_model(args.model), **shape)
+        return dataclasses.replace(_named_model(args.model), **shape)
     missing = [f"--{name}" for name in ("layers", "hidden", "heads") if name not in shape]
     if missing:
         raise UsageError(f"no model given, and no {', '.join(missing)}", "As in: ctrain estimate gpt3-175b, or 7.5B")
     return Model(**shape)
+
+
+def _named_model(name: str) -> Model:
+    """A preset, a number of parameters, or what a config.json, or a directory with one, describes."""
+    path = Path(name)
+    if path.suffix != ".json" and not path.is_dir():
+        return find_model(name)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return model_of_config(json.loads(path.read_bytes()), str(path))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
 
 
 def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:

@@ -12,16 +12,13 @@ from ctrain_runtime.estimate.formulas import ITERATION, SIZES, STAGE, TRAINING, 
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check
 from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.estimate.number_sizes import number_sizes
 
 # Of a GPU's memory; the rest is CUDA's context, NCCL's buffers and fragmentation. A rule of thumb.
 USABLE_MEMORY = 0.92
 HOST_BANDWIDTH = 25e9  # bytes/s per GPU: PCIe 4.0 x16, and an eighth of the host's memory bandwidth. A rule of thumb.
 BACKWARD = 2 / 3  # of the computing time of an iteration
 STEPS = 60  # of a bisection
-# Bytes of an activation, a parameter, a gradient, and of Adam's state (ZeRO, section 3.1). Autocast keeps fp32, and the
-# copies in bf16 that it multiplies. DeepSpeed updates a copy of the parameters, in fp32, too.
-_BYTES = {"bf16": (2, 2, 2, 12), "autocast": (2, 6, 4, 8), "fp32": (4, 4, 4, 8)}
-_DEEPSPEED_STATE = 12
 
 
 @dataclass(frozen=True)
@@ -98,9 +95,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     model, layout, gpus = case.model, case.layout, case.hardware.count
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
     zero3 = steps if sharded == 3 else 0
-    plain, (activation, parameter, gradient, state) = layout.attention == "plain", _BYTES[layout.precision]
-    if layout.strategy.startswith("zero"):
-        state = _DEEPSPEED_STATE
+    plain, size = layout.attention == "plain", number_sizes(layout, gated=model.gated)
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
     return {
@@ -109,7 +104,12 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "l": (model.layers, "layers"),
         "h": (model.hidden, "hidden size"),
         "a": (model.heads, "attention heads"),
+        "k": (model.key_value_heads, "heads with a key and a value of their own"),
+        "i": (model.inner, "width between the two linear maps of a layer"),
+        "j": (3 if model.gated else 2, "matrices of these maps: 3 with SwiGLU"),
+        "nb": (model.small_parameters, "parameters of a layer's norms and biases"),
         "V": (model.vocabulary, "vocabulary"),
+        "Ea": (_rows(model), "rows of the embeddings, and of an output with a table of its own"),
         "K": (case.tokens, "tokens of the training"),
         "n": (gpus, "GPUs"),
         "t": (layout.tp, "tensor-parallel size"),
@@ -121,10 +121,15 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "R": (layout.recompute == "full", "1 if all is recomputed"),
         "u": (plain, "1 if attention scores go through memory"),
         "x": (plain and layout.recompute == "none", "1 if attention scores are kept"),
-        "w": (activation, "bytes of an activation"),
-        "wp": (parameter, "bytes of a parameter"),
-        "wg": (gradient, "bytes of a gradient, and of a parameter that crosses the network"),
-        "o": (state, "bytes of the optimizer's state per parameter"),
+        "w": (size.activation, "bytes of an activation"),
+        "wr": (size.residual, "bytes of an activation that layers add to"),
+        "nw": (size.norms, "results of norms that products keep"),
+        "wp": (size.parameter, "bytes of a parameter"),
+        "wq": (size.gathered, "bytes of a gathered parameter"),
+        "wc": (size.copy, "bytes of its copy (autocast)"),
+        "wg": (size.gradient, "bytes of a gradient"),
+        "wn": (size.network, "bytes of a gradient, or a parameter, that crosses the network"),
+        "o": (size.state, "bytes of the optimizer's state per parameter"),
         "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
         "z1": (dp if sharded >= 1 else 1, "replicas that share the optimizer's state"),
         "z2": (dp if sharded >= 2 else 1, "replicas that share the gradients"),
@@ -132,7 +137,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "r": ((2, 2, 1 + steps, 3 * steps)[sharded], "times that parameters or gradients cross the network"),
         "c": (overlap if layout.pp == 1 else 0, "share of the computing that hides communication of replicas"),
         "v": (zero3 * 3 * model.layers / layout.pp, "gathers and reductions of a layer, with ZeRO 3"),
-        "k": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
+        "vk": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
     }
 
 
@@ -156,6 +161,12 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
     }
 
 
+def _rows(model: Model) -> int:
+    """Rows of the tables of words (two, unless the output has that of the input) and of positions."""
+    positions = model.sequence if model.learned_positions else 0
+    return model.vocabulary * (1 if model.tied else 2) + positions
+
+
 _OF_STAGES = {
     "E": "rows of the embeddings on the stage",
     "y": "1 if the stage computes the output",
@@ -166,8 +177,8 @@ _OF_STAGES = {
 def _stages(case: Case) -> list[dict[str, float]]:
     """The symbols that differ between the first and the last stage. The rule for f: Narayanan et al., section 2.2."""
     layout, rows = case.layout, case.model.vocabulary
-    steps, embeddings = float(layout.micro_batches(case.hardware.count)), rows + case.model.sequence
+    steps, embeddings = float(layout.micro_batches(case.hardware.count)), _rows(replace(case.model, tied=True))
     if layout.pp == 1:
-        return [{"E": embeddings, "y": 1, "f": 1}]
+        return [{"E": _rows(case.model), "y": 1, "f": 1}]
     first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, layout.pp), 1.0)
     return [{"E": embeddings, "y": 0, "f": first}, {"E": rows, "y": 1, "f": last}]

@@ -33,33 +33,39 @@ PARAMETERS = "Narayanan et al. 2021, eq. 2"
 FLOPS = "Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh) if all is recomputed"
 ZERO = "Rajbhandari et al. 2020 (ZeRO), sections 3 and 5"
 KEPT = "Korthikanti et al. 2022, sections 4 and 5"
+MEASURED = "measured: tests/samples/memory"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
 REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
 # What computing does not hide, but at least what comes before it and after it.
-_DATA = "max(r*wg*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), k*(wg*P*p/l*(d - 1)/d/Bd + Ld))"
+_DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), vk*(wn*P*p/l*(d - 1)/d/Bd + Ld))"
+# Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
+_LAYER = "s*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
 BUBBLE = "Narayanan et al. 2021, section 2.2"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
 
 SIZES = (
-    Formula("N", "parameters", "", "l*(12*h**2 + 13*h) + (V + s)*h", PARAMETERS),
-    Formula("M", "model's operations per iteration", "FLOP", "72*B*s*l*h**2*(1 + s/(6*h)) + 6*B*s*h*V", PALM),
-    Formula("F", "and recomputed ones", "FLOP", "M + R*24*B*s*l*h**2*(1 + s/(6*h))", FLOPS),
+    Formula("Lm", "parameters of a layer's matrices", "", "h**2*(2 + 2*k/a) + j*h*i", PARAMETERS),
+    Formula("N", "parameters", "", "l*(Lm + nb) + Ea*h", PARAMETERS),
+    Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*h) + h*V)", PALM),
+    Formula("F", "and recomputed ones", "FLOP", "M + R*2*B*s*l*(Lm + 2*s*h)", FLOPS),
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
-    Formula("parameters", "", "B", "wp*(P/z3 + (1 - 1/z3)*min(P, 2*(12*h**2 + 13*h)/t))", ZERO),
+    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, (2*(Lm + nb) + E*h)/t)", ZERO),
     Formula("gradients", "", "B", "wg*P/z2", ZERO),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
-    Formula("activations", "", "B", "f*l/p*((1 - R)*A + R*w*s*b*h/q) + R*A", KEPT),
-    Formula(
-        "output", "logits and their input", "B", "y*(4*s*b*V + 2*w*s*b*h)/t", "Korthikanti et al. 2022, section 4.3"
-    ),
+    Formula("activations", "", "B", "f*l/p*((1 - R)*A + R*wr*s*b*h/q) + R*A", KEPT),
+    Formula("output", "logits; or what a layer's gradients need besides", "B", "max(0, max(y*Y, Z) - R*A)", MEASURED),
 )
 STAGE = (
-    Formula("P", "parameters", "", "(l/p*(12*h**2 + 13*h) + E*h)/t", PARAMETERS),
-    Formula("D", "activations of a layer", "B", "s*b*h*w/2*(10/q + 24/t + 5*u*a*s/(h*t))", "Korthikanti et al. 2022"),
-    Formula("A", "of these, kept", "B", "D - (u - x)*s*b*h*w/2*5*a*s/(h*t)", "Korthikanti et al. 2022, section 5"),
+    Formula("S", "attention scores of a layer", "B", "5*w/2*a*s**2*b/t", "Korthikanti et al. 2022"),
+    Formula("P", "parameters", "", "(l/p*(Lm + nb) + E*h)/t", PARAMETERS),
+    Formula("C", "of these, with a copy in bf16 (autocast)", "", "((l/p*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
+    Formula("D", "activations of a layer", "B", _LAYER, KEPT),
+    Formula("A", "of these, kept", "B", "D - (u - x)*S", "Korthikanti et al. 2022, section 5"),
+    Formula("Y", "logits, and the input of their product", "B", "s*b*(12*V/t + (wr + w)*h/q)", MEASURED),
+    Formula("Z", "gradients within the last layer", "B", "s*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
     *MEMORY,
     _sum("G", "memory per GPU", "B", MEMORY),
     Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*o*P/z1", "Ren et al. 2021 (ZeRO-Offload)"),

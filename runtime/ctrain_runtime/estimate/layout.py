@@ -39,6 +39,10 @@ class Layout:
     sequence_parallel: bool = False
     precision: Precision = "bf16"
 
+    @property
+    def splits_model(self) -> bool:
+        return self.tp > 1 or self.pp > 1
+
     def data_parallel(self, gpus: int) -> int:
         return gpus // (self.tp * self.pp)
 
@@ -69,6 +73,11 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     if model.hidden % model.heads:
         near = _divisors("--heads", model.heads, [model.hidden])
         raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
+    if model.heads % model.key_value_heads:
+        near = _divisors("--kv-heads", model.key_value_heads, [model.heads])
+        raise UsageError(
+            f"{model.heads} heads are not a multiple of {model.key_value_heads} of keys and values", f"Nearest: {near}"
+        )
     if model.heads % tp or gpus % tp:
         what = f"{model.heads} heads" if model.heads % tp else pluralize(gpus, "GPU")
         near = _divisors("--tp", tp, [model.heads, gpus])

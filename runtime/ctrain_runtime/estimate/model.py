@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
 
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -14,7 +13,12 @@ LARGEST = 1e16
 
 @dataclass(frozen=True)
 class Model:
-    """A GPT. `assumed`: its shape was derived from its number of parameters."""
+    """A decoder-only transformer; by default as GPT-2 and GPT-3 are.
+
+    `assumed`: its shape was derived from its number of parameters. `kv_heads` and `ffn` are 0 where they are the number
+    of heads, and four times the hidden size. `gated`: SwiGLU, whose first product is two. `tied`: the output has the
+    table of words as its matrix. `learned_positions`: else they have no parameters. `biases`: else RMSNorm, without.
+    """
 
     layers: int
     hidden: int
@@ -22,28 +26,28 @@ class Model:
     sequence: int = 2048
     vocabulary: int = 51200
     assumed: bool = False
+    kv_heads: int = 0
+    ffn: int = 0
+    gated: bool = False
+    tied: bool = True
+    learned_positions: bool = True
+    biases: bool = True
 
+    @property
+    def inner(self) -> int:
+        """The width between the two linear maps of a layer."""
+        return self.ffn or 4 * self.hidden
 
-# GPT-2: Radford et al. 2019. GPT-3: Brown et al. 2020, with the vocabulary of Narayanan et al. 2021. MT-NLG: Smith et
-# al. 2022.
-PRESETS = {
-    "gpt2": Model(12, 768, 12, 1024, 50257),
-    "gpt2-medium": Model(24, 1024, 16, 1024, 50257),
-    "gpt2-large": Model(36, 1280, 20, 1024, 50257),
-    "gpt2-xl": Model(48, 1600, 25, 1024, 50257),
-    "gpt3-175b": Model(96, 12288, 96),
-    "mt-nlg-530b": Model(105, 20480, 128),
-}
+    @property
+    def key_value_heads(self) -> int:
+        return self.kv_heads or self.heads
 
-
-def find_model(name: str) -> Model:
-    """The model for a preset's name, or for a number of parameters such as 7.5B. Raises UsageError."""
-    if name in PRESETS:
-        return PRESETS[name]
-    if name[:1].isdigit():
-        return _shape_of(parse_amount("MODEL", name))
-    hint = suggest(name, PRESETS) or f"Models: {', '.join(PRESETS)}; or a number of parameters, as in 7.5B"
-    raise UsageError(f"unknown model {name!r}", hint)
+    @property
+    def small_parameters(self) -> float:
+        """Those of a layer's norms and biases."""
+        maps = 2 + 2 * self.key_value_heads / self.heads  # query and output; key and value
+        biases = maps * self.hidden + self.inner * (2 if self.gated else 1) + self.hidden
+        return 4 * self.hidden + biases if self.biases else 2 * self.hidden
 
 
 def parse_amount(what: str, text: str) -> float:
@@ -55,7 +59,7 @@ def parse_amount(what: str, text: str) -> float:
     return amount
 
 
-def _shape_of(parameters: float) -> Model:
+def shape_of(parameters: float) -> Model:
     """A shape with GPT-3's proportions: hidden = 128 x layers, heads of about 128, both numbers multiples of 8, so that
     layers and heads divide into stages and tensor-parallel ranks."""
     layers = 8 * max(1, round((parameters / (12 * 128**2)) ** (1 / 3) / 8))

@@ -14,7 +14,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.cluster import machine
 from ctrain_runtime.estimate.layout import Layout
-from ctrain_runtime.estimate.model import PRESETS
+from ctrain_runtime.estimate.presets import PRESETS
 from ctrain_runtime.plan.expectation import read_training
 from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.run import record
@@ -52,7 +52,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
         "layout    dp 8 x pp 16 x tp 8: --tp 8 --pp 16 --recompute full",
         "batch     1536 sequences: 192 x 1 per replica",
         "note      network: 8 x 200 Gb/s per node (assumed)",
-        "memory per GPU: 28.2 GB of 79.0 GB usable: fits",
+        "memory per GPU: 31.0 GB of 79.0 GB usable: fits",
         "FLOP      4.51e+18 per iteration; 158 TFLOP/s per GPU",
     ):
         assert line in out.splitlines()
@@ -89,9 +89,9 @@ def test_explain_prints_formula_numbers_source_and_symbols(capsys: pytest.Captur
     assert code == 74  # it is explained, too, why it does not fit
     paragraphs = out.split("\n\n")
     assert paragraphs[0].splitlines() == [
-        "N = 1.746e+11  (parameters)",
-        "    l*(12*h**2 + 13*h) + (V + s)*h",
-        "    l=96  h=12288  V=51200  s=2048",
+        "Lm = 1.812e+09  (parameters of a layer's matrices)",
+        "    h**2*(2 + 2*k/a) + j*h*i",
+        "    h=12288  k=96  a=96  j=2  i=49152",
         "    Narayanan et al. 2021, eq. 2",
     ]
     assert paragraphs[-1].splitlines()[0].split() == ["symbol", "meaning"]
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.Ca
     code, out, error = estimate(capsys, "7.5B", *A100, "--gpus", "8")
     assert code == 74
     assert "does not fit" in out
-    assert error.startswith("ctrain: does not fit: 130 GB per GPU, 79.0 GB are usable. Fits: --strategy zero")
+    assert error.startswith("ctrain: does not fit: 146 GB per GPU, 79.0 GB are usable. Fits: --strategy zero")
     assert error.count("\n") == 1
     code, out, _ = estimate(capsys, "7.5B", *A100, "--gpus", "8", "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
@@ -167,6 +167,14 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("--layers", "3", *A100), 64, "no model given, and no --hidden, --heads. "),
         (("gpt2", *A100, "--tp", "5", "--gpus", "40"), 64, "12 heads cannot be split among tp 5. Nearest: --tp 4"),
         (("gpt2", *A100, "--tp", "7"), 64, "12 heads cannot be split among tp 7. Nearest: --tp 4\n"),
+        (("gpt2", *A100, "--precision", "fp8"), 64, "argument --precision: FP8 cannot be estimated: no published "),
+        (("gpt2", *A100, "--precision", "int8"), 64, "argument --precision: must be bf16, autocast or fp32, not '"),
+        (("gpt2", *A100, "--lora"), 64, "--lora: LoRA cannot be estimated. No published runs judge such an estimate"),
+        (("gpt2", *A100, "--cp", "2"), 64, "--cp: context parallelism cannot be estimated. "),
+        (("gpt2", *A100, "--experts", "8"), 64, "--experts: mixtures of experts cannot be estimated. "),
+        (("gpt2", *A100, "--hsdp"), 64, "--hsdp: HSDP cannot be estimated. "),
+        (("gpt2", *A100, "--kv-heads", "5"), 64, "12 heads are not a multiple of 5 of keys and values. Nearest: "),
+        (("nowhere/config.json", *A100), 71, "nowhere/config.json cannot be read: No such file or directory"),
         (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
     ],
 )  # fmt: skip
@@ -183,6 +191,30 @@ def test_dimensions_make_or_change_a_model(capsys: pytest.CaptureFixture[str]) -
     assert (model["layers"], model["hidden"], model["sequence"], model["vocabulary"]) == (6, 384, 256, 65)
     assert as_json(capsys, "gpt2", "--sequence", "4096", *A100)["model"]["sequence"] == 4096
     assert "derived from its number of parameters" in as_json(capsys, "124M", *A100)["notes"][-1]
+
+
+def test_a_configuration_of_hugging_face_is_a_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 12,
+        "n_embd": 768,
+        "n_head": 12,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in (tmp_path, tmp_path / "config.json"):
+        assert as_json(capsys, str(name), *A100)["values"]["N"] == as_json(capsys, "gpt2", *A100)["values"]["N"]
+    (tmp_path / "config.json").write_text("{")
+    code, out, error = estimate(capsys, str(tmp_path), *A100)
+    assert (code, out) == (71, "") and error.startswith(f"ctrain: {tmp_path / 'config.json'} is not JSON: ")
+
+
+def test_options_make_a_llama(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = "--layers 32 --hidden 4096 --heads 32 --vocabulary 128256 --sequence 8192 --kv-heads 8 --ffn 14336"
+    own = as_json(capsys, *shape.split(), "--swiglu", "--untied", *A100, "--strategy", "fsdp", "--recompute", "full")
+    preset = as_json(capsys, "llama-3-8b", *A100, "--strategy", "fsdp", "--recompute", "full")
+    assert own["model"] == preset["model"]
 
 
 def a_run(parent: Path, ranks: int, metrics: str, expected: Optional[Expectation] = None) -> None:

@@ -7,7 +7,8 @@ import pytest
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import make_estimate
 from ctrain_runtime.estimate.fit import advice, fit
-from ctrain_runtime.estimate.model import PRESETS, Model
+from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.estimate.presets import PRESETS
 from samples.estimates import MEGATRON, a_case
 
 PUBLISHED = [

@@ -6,7 +6,8 @@ import pytest
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.layout import Layout, check
-from ctrain_runtime.estimate.model import PRESETS, Model
+from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.estimate.presets import PRESETS
 from samples.estimates import a_hardware
 
 GPT3 = PRESETS["gpt3-175b"]

@@ -1,0 +1,39 @@
+"""How many bytes a number takes, of activations, parameters, gradients and optimizers, by who keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ctrain_runtime.estimate.layout import Layout
+
+
+@dataclass(frozen=True)
+class NumberSizes:
+    """`activation`: what products read and write; `residual`: what layers add to; `norms`: copies of the norms' results
+    that products keep, two of them in a layer. `copy`: beside each parameter of a matrix. `network`: of a gradient or a
+    parameter that crosses it. `state`: of the optimizer, for each parameter."""
+
+    activation: int
+    residual: int
+    norms: int
+    parameter: int
+    gathered: int
+    copy: int
+    gradient: int
+    network: int
+    state: int
+
+
+def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
+    """Those of the program that trains with this strategy and precision. docs/estimate.md has their sources."""
+    deepspeed, fsdp = layout.strategy.startswith("zero"), layout.strategy == "fsdp"
+    if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
+        return NumberSizes(4, 4, 2, 4, 4, 0, 4, 4, 12 if deepspeed else 8)
+    if layout.precision == "autocast":  # query, key and value, and both maps of SwiGLU, cast the same number each
+        norms = 5 if gated else 4
+        return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, 12 if deepspeed else 8)
+    if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16
+        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8)
+    if deepspeed and not layout.splits_model:  # the state's share of gradients is in fp32, too
+        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 16)
+    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12)  # Megatron-LM adds up gradients in fp32

@@ -1,0 +1,64 @@
+"""Models by the names that people use."""
+
+from __future__ import annotations
+
+from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.model import Model, parse_amount, shape_of
+
+
+def llama(
+    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocabulary: int, sequence: int = 8192
+) -> Model:
+    """RMSNorm, SwiGLU, rotary positions, fewer heads of keys and values, an output matrix of its own, no biases."""
+    return Model(
+        layers,
+        hidden,
+        heads,
+        sequence,
+        vocabulary,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        gated=True,
+        tied=False,
+        learned_positions=False,
+        biases=False,
+    )
+
+
+# GPT-2: Radford et al. 2019. GPT-3: Brown et al. 2020, with the vocabulary of Narayanan et al. 2021. MT-NLG: Smith et
+# al. 2022. The others: their config.json on Hugging Face, with the sequences of their training.
+PRESETS = {
+    "gpt2": Model(12, 768, 12, 1024, 50257),
+    "gpt2-medium": Model(24, 1024, 16, 1024, 50257),
+    "gpt2-large": Model(36, 1280, 20, 1024, 50257),
+    "gpt2-xl": Model(48, 1600, 25, 1024, 50257),
+    "gpt3-175b": Model(96, 12288, 96),
+    "mt-nlg-530b": Model(105, 20480, 128),
+    "bloom-176b": Model(70, 14336, 112, 2048, 250880, learned_positions=False),
+    "llama-2-7b": llama(32, 4096, 32, 32, 11008, 32000, 4096),
+    "llama-2-13b": llama(40, 5120, 40, 40, 13824, 32000, 4096),
+    "llama-2-70b": llama(80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama-3-8b": llama(32, 4096, 32, 8, 14336, 128256),
+    "llama-3-70b": llama(80, 8192, 64, 8, 28672, 128256),
+    "llama-3-405b": llama(126, 16384, 128, 8, 53248, 128256),
+    "mistral-7b": llama(32, 4096, 32, 8, 14336, 32000),
+    "qwen2.5-7b": llama(28, 3584, 28, 4, 18944, 152064, 4096),
+    "qwen2.5-72b": llama(80, 8192, 64, 8, 29568, 152064, 4096),
+    "qwen3-8b": llama(36, 4096, 32, 8, 12288, 151936, 4096),
+}
+EXPERTS = ("mixtral", "deepseek", "gpt-oss", "grok", "dbrx", "moe", "8x", "-a3b", "-a22b")  # parts of names
+
+
+def find_model(name: str) -> Model:
+    """The model for a preset's name, or for a number of parameters such as 7.5B. Raises UsageError."""
+    if name in PRESETS:
+        return PRESETS[name]
+    if any(part in name.lower() for part in EXPERTS):
+        raise UsageError(f"{name}: mixtures of experts are not estimated", "No published runs judge such an estimate")
+    if name[:1].isdigit():
+        return shape_of(parse_amount("MODEL", name))
+    hint = (
+        suggest(name, PRESETS) or f"Models: {', '.join(PRESETS)}; a number of parameters, as in 7.5B; or a config.json"
+    )
+    raise UsageError(f"unknown model {name!r}", hint)

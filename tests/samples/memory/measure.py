@@ -1,0 +1,114 @@
+"""Measures the live bytes of examples/gpt at the peak of a step, on fake tensors: nothing is allocated or computed.
+
+    apptainer exec IMAGE python tests/samples/memory/measure.py > tests/samples/memory/measured.csv
+
+Needs torch, and no GPU. What is counted are the bytes of all tensors, not what an allocator rounds up or keeps.
+`ddp` is one rank that keeps its gradients, as DDP does in its buckets. FSDP is not measured: fake tensors
+keep what it frees.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+sys.path[:0] = [str(EXAMPLES / "gpt"), str(EXAMPLES / "common")]
+
+import strategies  # noqa: E402  # from here on, the paths above count
+import torch  # noqa: E402
+from config import Config  # noqa: E402
+from example import World  # noqa: E402
+from gpt_model import GPT  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_iter  # noqa: E402
+
+
+class Case(NamedTuple):
+    layers: int
+    heads: int
+    width: int
+    context: int
+    vocabulary: int
+    strategy: str
+    ranks: int
+    micro_batch: int
+    bf16: bool = True
+    recompute: bool = False
+    micro_batches: int = 1
+
+
+GPT2, MEDIUM, LARGE, XL = (12, 12, 768), (24, 16, 1024), (36, 20, 1280), (48, 25, 1600)
+CASES = [
+    *(Case(*shape, 1024, 50257, "ddp", 1, size) for shape in (GPT2, MEDIUM, LARGE, XL) for size in (1, 16, 64)),
+    *(Case(*shape, 1024, 50257, "ddp", 1, 16, bf16=False) for shape in (GPT2, MEDIUM, XL)),
+    *(Case(*shape, 1024, 50257, "ddp", 1, 16, recompute=True) for shape in (GPT2, MEDIUM, XL)),
+    *(Case(*shape, 1024, 50257, "ddp", 1, 8, micro_batches=4) for shape in (GPT2, XL)),
+    *(Case(6, 6, 384, 256, 100, "ddp", 1, size) for size in (16, 64)),
+    *(Case(12, 12, 768, context, 50257, "ddp", 1, size) for context, size in ((8192, 4), (4096, 8))),
+]  # fmt: skip
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of the storages that are alive, and the most that ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.total = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor.untyped_storage())
+        self.most = max(self.most, self.total)
+        return result
+
+    def count(self, storage: torch.UntypedStorage) -> None:
+        key = id(storage)
+        if key not in self.sizes:
+            weakref.finalize(storage, self.drop, key)
+        self.total += storage.nbytes() - self.sizes.get(key, 0)
+        self.sizes[key] = storage.nbytes()
+
+    def drop(self, key: int) -> None:
+        self.total -= self.sizes.pop(key)
+
+
+def peak(case: Case) -> int:
+    live = Live()
+    batch = case.ranks * case.micro_batch * case.micro_batches
+    config = Config(
+        layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
+        strategy="single", batch=batch, micro_batch=case.micro_batch,
+    )  # fmt: skip
+    with FakeTensorMode(), live:
+        shape = (case.vocabulary, case.context, case.layers, case.heads, case.width)
+        model = GPT(*shape, case.bf16, case.recompute)
+        model.to = lambda _: model  # torch cannot move fake parameters; they are there already
+        strategy = strategies.Strategy(config, World(0, case.ranks, 0, torch.device("cpu")), model)
+        strategy._clip = lambda: 0.0  # it looks at a value, which fake tensors have not; its norms are small
+        clear = strategy.optimizer.zero_grad
+        strategy.optimizer.zero_grad = lambda: clear(set_to_none=False)
+        tokens = torch.zeros(batch, case.context + 1, dtype=torch.int64)
+        for _ in range(3):  # the first makes the optimizer's state
+            live.most = 0
+            strategy.step(tokens, 1e-3)
+    return live.most
+
+
+def main() -> None:
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    rows.writerow((*Case._fields, "bytes", "torch"))
+    for case in CASES:
+        rows.writerow((*case, peak(case), torch.__version__))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
