@@ -37,6 +37,8 @@ NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts
 
+SWEEP_SUFFIX = ".sweep.json"  # of the file of a sweep, beside the directories of its runs
+
 MAX_RANK_LOGS = 256  # above this many ranks, those of a node share a log: files grow with nodes, not with ranks
 
 

@@ -37,8 +37,8 @@ WIDTH = 110
 TASKS = "each rank's, or its node's if set"
 
 
-def summary(prepared: Prepared, reason: str) -> str:
-    """What will run, and where, in a few aligned rows."""
+def summary(prepared: Prepared, reason: str, of_sweep: str = "") -> str:
+    """What will run, and where, in a few aligned rows; `of_sweep` are the names of the runs of a sweep."""
     plan = prepared.launch.plan
     channel = f" ({plan.image.channel})" if plan.image.channel else ""
     substitute = ""
@@ -59,7 +59,7 @@ def summary(prepared: Prepared, reason: str) -> str:
         *([("preflight", _preflight(plan.checks.preflight))] if plan.checks.preflight else []),
         *([("restarts", _restarts(plan.program.restarts))] if plan.program.restarts else []),
         *([("retries", _retries(plan))] if plan.program.is_requeued else []),
-        ("run", f"{plan.run}  ->  {plan.run_directory}"),
+        ("run", f"{of_sweep or plan.run}  ->  {Path(plan.run_directory).with_name(of_sweep or plan.run)}"),
         *(("note", note) for note in prepared.notes),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)

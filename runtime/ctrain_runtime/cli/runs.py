@@ -30,7 +30,7 @@ from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_options import add_site
 from ctrain_runtime.cli.run_state import RunState, look, state
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
-from ctrain_runtime.run import parent_directories, record
+from ctrain_runtime.run import group, parent_directories, record
 from ctrain_runtime.run.pick_up import find_run, list_parents, list_runs, pick_up
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.remove import Removable, check, remove
@@ -41,6 +41,7 @@ SHOWN = 20
 WIDEST = 40  # columns of a cell: one long name moves its own row alone
 PARALLEL = 8  # runs that are refreshed at a time
 RUN_HELP = "name or directory of a run, its job, or `last`"
+RUNS_HELP = f"{RUN_HELP}; or the name of a sweep"
 HEAD = ("run", "state", "job", "where", "ranks", "elapsed", "created", "last")
 SHOWN_METRICS = ("epoch", "epochs", "step", "steps", "loss")
 KEPT_FOR = "30d"
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for option in action._actions:
             option.default = argparse.SUPPRESS  # keeps options given before the action
         action.add_argument("--yes", action="store_true", help="do it; without this, only list what would be done")
-    rm.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    rm.add_argument("wanted", nargs="+", metavar="RUN", help=RUNS_HELP)
     text = f"runs that ended longer ago than this (default: {KEPT_FOR})"
     gc.add_argument("--older-than", default=KEPT_FOR, metavar="AGE", help=text)
     gc.add_argument("--checkpoints", action="store_true", help="also those that have a checkpoint")
@@ -79,10 +80,10 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     add_site(parser)
 
 
-def add_run_argument(parser: argparse.ArgumentParser, default: str = "") -> None:
+def add_run_argument(parser: argparse.ArgumentParser, default: str = "", text: str = RUN_HELP) -> None:
     """The argument RUN, of the verbs that act on one run; with a default, it may be left out."""
     optional: dict[str, Any] = {"nargs": "?", "default": default} if default else {}
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP, **optional)
+    parser.add_argument("run", metavar="RUN", help=text, **optional)
     add_where(parser)
 
 
@@ -94,14 +95,27 @@ def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:
 
 def chosen_run(args: argparse.Namespace) -> Path:
     """The directory of RUN. Raises DataError if it does not exist."""
-    return find_run(args.run, *run_parents(args))
+    parents = run_parents(args)
+    if sweep := group.find(args.run, *parents):
+        problem = f"{args.run} is a sweep of {pluralize(len(sweep.runs), 'run')}"
+        raise DataError(problem, f"Name one, as in {sweep.runs[0].run}; list them with: ctrain status {args.run}")
+    return find_run(args.run, *parents)
+
+
+def chosen_runs(wanted: Sequence[str], parents: Sequence[Path]) -> list[Path]:
+    """The directories of each RUN, and of the runs of each sweep. Raises DataError if one does not exist."""
+    paths: dict[Path, None] = {}
+    for reference in wanted:
+        sweep = group.find(reference, *parents)
+        paths.update(dict.fromkeys(sweep.submitted if sweep else (find_run(reference, *parents),)))
+    return list(paths)
 
 
 def execute(args: argparse.Namespace) -> int:
     parents = run_parents(args)
     if args.action:
         due = list(_named(args.wanted, parents) if args.action == "rm" else _old(args, parents))
-        return _remove(args, due)
+        return _remove(args, due, parents)
     found = _listed(args, parents)
     if args.json:
         print_line(json.dumps({"runs": [dataclasses.asdict(each.record) for each in found]}, indent=2))
@@ -126,7 +140,7 @@ def _listed(args: argparse.Namespace, parents: Sequence[Path]) -> list[RunState]
     earliest = time.time() - _seconds(args.since) if args.since else 0.0
     found = []
     with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
-        for path, result in zip(paths, pool.map(_look, paths)):
+        for path, result in zip(paths, pool.map(try_look, paths)):
             if isinstance(result, CtrainError):  # of an older ctrain, or damaged: it does not hide the others
                 print_line(f"{path.name}: {result}", sys.stderr)
             elif _moment(result.record.created) >= earliest and result.word.startswith(args.state):
@@ -134,7 +148,8 @@ def _listed(args: argparse.Namespace, parents: Sequence[Path]) -> list[RunState]
     return found if args.all else found[:SHOWN]
 
 
-def _look(path: Path) -> Union[RunState, CtrainError]:
+def try_look(path: Path) -> Union[RunState, CtrainError]:
+    """The state of a run, or why it cannot be read."""
     try:
         return look(pick_up(path))
     except CtrainError as error:
@@ -162,7 +177,7 @@ def _named(wanted: Sequence[str], parents: Sequence[Path]) -> Iterator[Removable
     for reference in wanted:
         if any(path.is_symlink() for path in (Path(reference), *(parent / reference for parent in parents))):
             raise DataError(f"{reference} is a link", "Name the run's own directory")
-    for path in dict.fromkeys(find_run(reference, *parents) for reference in wanted):
+    for path in chosen_runs(wanted, parents):
         yield check(path, list_runs(*parents))
 
 
@@ -182,10 +197,12 @@ def _old(args: argparse.Namespace, parents: Sequence[Path]) -> Iterator[Removabl
             yield found
 
 
-def _remove(args: argparse.Namespace, due: Sequence[Removable]) -> int:
+def _remove(args: argparse.Namespace, due: Sequence[Removable], parents: Sequence[Path]) -> int:
     if args.yes:
         for each in due:
             remove(each)
+        for sweep in filter(None, (group.find(reference, *parents) for reference in vars(args).get("wanted", ()))):
+            Path(sweep.file).unlink()
     if args.json:
         rows = [{"run": each.record.run, "run_directory": str(each.path), "size": each.size} for each in due]
         print_line(json.dumps({"runs": rows, "done": args.yes}, indent=2))

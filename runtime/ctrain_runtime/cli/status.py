@@ -2,9 +2,10 @@
 
   ctrain status                     # of the newest run
   ctrain status resnet50-1121-0412
+  ctrain status train-1128-1301     # of a sweep: a table of its runs, and which has the lowest loss
 
-RUN is a run's name, directory or job, or `last`. `ETA` is at the pace since the job has started. A run of which neither
-its files nor its scheduler tell anything certain is `unknown`.
+RUN is a run's name, directory or job, `last`, or a sweep. `ETA` is at the pace since the job has started. A run of
+which neither its files nor its scheduler tell anything certain is `unknown`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,27 @@ from typing import Any
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.text import format_duration, one_line
+from ctrain_runtime.cli import sweep_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_state import RunState, in_words, look
-from ctrain_runtime.cli.runs import add_run_argument, chosen_run
-from ctrain_runtime.run import events, hangs, ranks, shared_files
+from ctrain_runtime.cli.runs import RUNS_HELP, add_run_argument, chosen_run, run_parents
+from ctrain_runtime.run import events, group, hangs, ranks, shared_files
 from ctrain_runtime.run.pick_up import pick_up
 
 NODES_NAMED = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_argument(parser, default="last")
+    add_run_argument(parser, default="last", text=RUNS_HELP)
     parser.add_argument("--json", action="store_true", help="print the same facts as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:
+    if sweep := group.find(args.run, *run_parents(args)):
+        runs = sweep_view.rows(sweep)
+        print_line(sweep_view.as_json(sweep, runs) if args.json else sweep_view.describe(runs))
+        return 0
     found = look(pick_up(chosen_run(args)))
     print_line(json.dumps(_as_data(found), indent=2) if args.json else describe(found))
     return 0

@@ -3,8 +3,8 @@
   ctrain wait last && ctrain run evaluate
   ctrain wait first second third
 
-RUN is a run's name, directory or job, or `last`. Exits with 0 if all runs are complete, else with the code of the first
-of them, in the order given, that is not. Ctrl-C ends the wait alone: the runs go on.
+RUN is a run's name, directory or job, `last`, or a sweep. Exits with 0 if all runs are complete, else with the code of
+the first of them, in the order given, that is not. Ctrl-C ends the wait alone: the runs go on.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import json
 
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_state import as_state, in_words
-from ctrain_runtime.cli.runs import RUN_HELP, add_where, run_parents
-from ctrain_runtime.run.pick_up import find_run, pick_up
+from ctrain_runtime.cli.runs import RUNS_HELP, add_where, chosen_runs, run_parents
+from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.wait import ends
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUNS_HELP)
     add_where(parser)
     parser.add_argument("--json", action="store_true", help="print the records as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:
     parents = run_parents(args)
-    runs = [pick_up(find_run(reference, *parents)) for reference in dict.fromkeys(args.wanted)]
+    runs = [pick_up(path) for path in chosen_runs(args.wanted, parents)]
     ended = {}
     for run, status, record in ends(runs):
         ended[run.path] = record

@@ -137,6 +137,7 @@ def _placement(site: Site, options: Options, facts: Facts, fit: JobFit, cpu_bind
         gpu_order=check_gpu_order(site) if fit.size.gpus_per_node else (),
         address_suffix=check_address_suffix(site),
         after=options.after,
+        after_any=options.after_any,
     )
 
 

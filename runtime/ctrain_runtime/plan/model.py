@@ -41,6 +41,7 @@ class Options:
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
     after: str = ""  # the id of a job of the same queue
+    after_any: bool = False  # it may end with any code
     restarts: Optional[int] = None
     hang_after: str = ""
     spare_nodes: int = 0
@@ -199,6 +200,7 @@ class Placement:
     allocation: Optional[str] = None
     in_step: bool = False
     after: str = ""  # the id of the job that must have ended with exit code 0 before this one starts
+    after_any: bool = False  # or with any code
     cluster: str = ""
     settings: dict[str, str] = field(default_factory=dict)  # options that every scheduler has: account, comment ...
     options: tuple[str, ...] = ()  # further options of the scheduler's submission command, as they are

@@ -174,7 +174,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
 
 
 def _times(job: list[Event]) -> list[float]:
-    return [event.time for event in job if event.time]
+    return [event.time for event in job if event.time and event.stage != "queue"]
 
 
 def _may_be_hidden(run: Run) -> bool:

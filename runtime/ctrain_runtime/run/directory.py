@@ -35,7 +35,7 @@ def new_run_path(parent: Path, job: str, name: str = "") -> Path:
         raise UsageError(f"invalid --name {name!r}", "Use letters, digits, '.', '_' and '-'")
     if name == LAST:
         raise UsageError(f"--name {LAST}: this word means the newest run", "Choose another --name")
-    if name and (parent / name).exists():
+    if name and ((parent / name).exists() or (parent / f"{name}{run_files.SWEEP_SUFFIX}").exists()):
         raise _exists(parent / name)
     base = name or f"{job}-{time.strftime('%m%d-%H%M%S')}"
     path, number = parent / base, 1

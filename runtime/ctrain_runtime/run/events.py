@@ -82,6 +82,11 @@ def node_files(run: Path) -> list[Path]:
     return sorted((run / run_files.NODES).glob("*.jsonl"))
 
 
+def has_started(events: Iterable[Event]) -> bool:
+    """Whether job.sh does more than wait for an earlier run."""
+    return any(event.stage != "queue" for event in events)
+
+
 def end_code(events: Iterable[Event]) -> Optional[int]:
     """The exit code that job.sh wrote as its last act; None before, and if it could not write."""
     return next((event.code for event in events if event.stage == "after" and event.what == "ended"), None)

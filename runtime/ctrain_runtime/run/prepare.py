@@ -71,6 +71,7 @@ class Request:
     parameter_style: str = ""
     resume: str = ""
     after: str = ""  # a run
+    after_any: bool = False  # however that ends
     dry_run: bool = False
     pull: bool = False  # the image, even if it is cached
     options: Options = field(default_factory=Options)
@@ -200,11 +201,13 @@ def _plan(
     job_id, waits = "", ""
     if request.after:
         path = find_run(request.after, *parent_directories.with_remembered(parent))
-        job_id, waits = after.job_to_wait_for(path, site, schedulers.get(site.scheduler), target.cluster)
+        how = {"any_end": request.after_any}
+        job_id, waits = after.job_to_wait_for(path, site, schedulers.get(site.scheduler), target.cluster, **how)
     options = replace(
         request.options,
         env=(*env, *request.options.env),
         after=job_id,
+        after_any=bool(job_id) and request.after_any,
         notify=notify.notifier(site.notify),
         resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         layers=layers,

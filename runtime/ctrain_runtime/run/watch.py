@@ -139,7 +139,7 @@ class _Watcher:
         """Look once at everything that is due; whether the run has ended."""
         now = time.monotonic()
         every = events.read_all_job_events(self._run.path)
-        job, starts = events.since_last_start(every), sum(map(events.is_start, every)) or bool(every)
+        job, starts = events.since_last_start(every), sum(map(events.is_start, every)) or int(events.has_started(every))
         is_queued = requeues.cause(job) is not None
         if events.end_code(job) is not None:
             self._see(Status("ended"))

@@ -18,7 +18,7 @@ from typing import Optional
 
 from ctrain_runtime.base import command, run_files
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 # The id, as job.sh computes it of itself.
@@ -75,6 +75,21 @@ def status(job_id: str) -> Status:
     for popen in _started:
         popen.poll()
     return Status("running") if _start_time(pid) == begin else Status("ended", outcome=Outcome.UNKNOWN)
+
+
+def status_in_turn(job_id: str, plan: LaunchPlan) -> Status:
+    """The same of a run that may wait for the end of another one."""
+    found = status(job_id)
+    waits = plan.placement.after and found.phase == "running" and not found.note and not _has_begun(plan)
+    return Status("waiting", f"for {name(plan.placement.after)}") if waits else found
+
+
+def _has_begun(plan: LaunchPlan) -> bool:
+    try:
+        events = (Path(plan.run_directory) / run_files.EVENTS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return '"stage": "before"' in events
 
 
 def cancel(job_id: str, run: Path) -> None:

@@ -60,7 +60,7 @@ def job_script(
     lines = [
         *([f"ct_lease={shlex.quote(plan.image.lease)}"] if plan.image.lease else []),
         *([f"ct_notify=({quote_argv(plan.notify)})"] if plan.notify else []),
-        f'begin_job "{job_id}"',
+        f'begin_job "{job_id}"{_earlier_process(plan)}',
         *apptainer.load_modules(plan.image.engine, plan.environment.modules),
         *before,
         "pass_signals_to_tasks",
@@ -90,6 +90,11 @@ def job_argv(plan: LaunchPlan) -> tuple[str, ...]:
     return "/bin/bash", "-p", f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
 
 
+def dependency(plan: LaunchPlan) -> str:
+    """The condition under which a job may start, as Slurm and PBS write it."""
+    return f"{'afterany' if plan.placement.after_any else 'afterok'}:{plan.placement.after}"
+
+
 def renew_lease(plan: LaunchPlan) -> list[str]:
     """The line by which a job, once it runs, limits the lease on its image to its own time."""
     limit = None if plan.program.is_requeued else plan.size.time_limit  # it waits again meanwhile
@@ -99,6 +104,12 @@ def renew_lease(plan: LaunchPlan) -> list[str]:
 def _retries(plan: LaunchPlan) -> str:
     allowed = "done" if plan.program.until_done else plan.program.retries
     return f"retry_job {allowed} {(plan.size.time_limit or 0) * 60}"
+
+
+def _earlier_process(plan: LaunchPlan) -> str:
+    """The argument that names the process of this machine which has to end before; "" where a queue sees to that."""
+    is_process = plan.placement.after and (plan.placement.allocation or not plan.placement.partition)
+    return f" {shlex.quote(plan.placement.after)}" if is_process else ""
 
 
 def _preflight(plan: LaunchPlan, command: str) -> str:

@@ -10,13 +10,26 @@ notify() { # EVENT MESSAGE: that it fails, or does not end within 20 s, changes 
   printf '%s\n' "$2" |
     CTRAIN_EVENT=$1 CTRAIN_MESSAGE=$2 CTRAIN_RUN=${run##*/} timeout -k 2 20 "${ct_notify[@]}" >>"$run/logs/notify.log" 2>&1 || :
 }
-begin_job() { # ID
+begin_job() { # ID [PROCESS]: which has to end before
   export CTRAIN_RUN_DIR=$run # marks every process of the run
   unset CTRAIN_ATTEMPT CTRAIN_RESUME # of a run around this one
-  job_event before started "\"job\": \"$1\""
+  if [ "${2-}" ]; then job_event queue waiting "\"job\": \"$1\""; else job_event before started "\"job\": \"$1\""; fi
   [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
   [[ $1 != *:* ]] || { watch_for_cancel & ct_cancel_watch=$! && disown; } # no scheduler knows this process
+  [ -z "${2-}" ] || { wait_for_process "$2" && job_event before started "\"job\": \"$1\""; }
   [ -z "${ct_notify-}" ] || notify started "run ${run##*/} started on $node" &
+}
+wait_for_process() { # HOST:PID:START, of this host: job.sh of an earlier run of a sweep, however it ends
+  local pid=${1%:*} stat fields=()
+  pid=${pid##*:}
+  trap 'record_job_signal TERM; code=143; end_job' TERM
+  # A zombie has ended, too; its parent may be a notebook that does not look.
+  while read -r stat <"/proc/$pid/stat"; do
+    read -r -a fields <<<"${stat##*) }"
+    [[ ${fields[0]} != [ZX] && ${fields[19]} = "${1##*:}" ]] || break
+    sleep 0.5
+  done 2>/dev/null
+  trap - TERM
 }
 # Another host cannot signal this process: ctrain writes there to `cancelled`. NFS, which remembers missing names, revalidates
 # a directory that is opened.

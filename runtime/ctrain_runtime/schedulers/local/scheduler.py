@@ -61,7 +61,7 @@ class Local:
         return None
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        return process.status(job_id)
+        return process.status_in_turn(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         process.cancel(job_id, Path(plan.run_directory))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import dependency
 from ctrain_runtime.schedulers.submission import NEEDS_LOG, PLANNED, STARTS_AGAIN
 
 FLAGS = "fhGIVXz"  # options of qsub without a value (its source: qsub_sup.c, GETOPT_ARGS)
@@ -96,7 +97,7 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> 
     if "account" in settings:
         yield ["-A", settings["account"]]
     if plan.placement.after:
-        yield ["-W", f"depend=afterok:{plan.placement.after}"]
+        yield ["-W", f"depend={dependency(plan)}"]
 
 
 def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:

@@ -63,7 +63,7 @@ class Pbs:
         return None if plan.placement.allocation else submit.find(plan)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        return process.status(job_id) if plan.placement.allocation else job.read_status(job_id, plan)
+        return process.status_in_turn(job_id, plan) if plan.placement.allocation else job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         if plan.placement.allocation:

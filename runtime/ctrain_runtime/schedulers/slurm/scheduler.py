@@ -61,7 +61,7 @@ class Slurm:
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
         if plan.placement.allocation:
-            return process.status(job_id)
+            return process.status_in_turn(job_id, plan)
         return job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:

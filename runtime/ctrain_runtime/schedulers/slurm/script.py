@@ -11,6 +11,7 @@ from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.script import (
     PREFLIGHT,
+    dependency,
     directives,
     job_script,
     renew_lease,
@@ -62,7 +63,7 @@ def _options(plan: LaunchPlan) -> list[str]:
     return [
         *_resources(plan),
         f"--output={plan.run_directory.replace('%', '%%')}/{run_files.JOB_LOG}",  # sbatch expands a lone %
-        *([f"--dependency=afterok:{plan.placement.after}"] if plan.placement.after else []),
+        *([f"--dependency={dependency(plan)}"] if plan.placement.after else []),
         # A second start would mix its records with those of the first, but for one that goes on from there.
         *(["--requeue", "--open-mode=append"] if plan.program.is_requeued else ["--no-requeue"]),
         *(["--no-kill"] if plan.size.spare_nodes else []),  # when a node fails
