@@ -11,6 +11,7 @@ for any browser. It holds what plan.json and the logs hold: look at it before yo
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import os
 import tempfile
@@ -23,6 +24,7 @@ from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
 from ctrain_runtime.report import page, text
 from ctrain_runtime.report.subject import Subject, examine
 from ctrain_runtime.run.pick_up import find_run, pick_up
+from ctrain_runtime.run.submit import Run
 
 MAX_RUNS = 50  # of one page
 
@@ -54,8 +56,13 @@ def subjects_of(args: argparse.Namespace) -> list[Subject]:
     paths = list(dict.fromkeys(find_run(reference, *parents) for reference in args.wanted))
     if len(paths) > MAX_RUNS:
         raise UsageError(f"{len(paths)} runs: a report is about at most {MAX_RUNS}", "Name fewer")
-    found = [look(pick_up(path)) for path in paths]
-    return [examine(each.run, each.record, in_words(each)) for each in found]
+    found = [(path, look(pick_up(path))) for path in paths]
+    return [examine(_where_it_is(each.run, path), each.record, in_words(each)) for path, each in found]
+
+
+def _where_it_is(run: Run, path: Path) -> Run:
+    """The run in the directory that was named: one that has ended may have been moved, as to an archive."""
+    return dataclasses.replace(run, plan=dataclasses.replace(run.plan, run_directory=str(path)))
 
 
 def _write(path: Path, content: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -36,8 +36,8 @@ class Curve:
 @dataclass(frozen=True)
 class Metrics:
     """All that a run has measured. `by_rank` are the mean and the largest seconds of a step of each rank, () where
-    unknown; `first_time` and `last_time` are those of its records, in seconds since the epoch; `ignored` counts lines
-    that are no records, and `more_keys` says that some keys have no curve."""
+    unknown; `first_time` is that of its first record that has one, in seconds since the epoch; `ignored` counts
+    lines that are no records, and `more_keys` says that some keys have no curve."""
 
     curves: dict[str, Curve] = field(default_factory=dict)
     records: int = 0
@@ -46,9 +46,7 @@ class Metrics:
     first_step: Optional[float] = None
     last_step: Optional[float] = None
     first_time: Optional[float] = None
-    last_time: Optional[float] = None
     by_rank: tuple[Point, ...] = ()
-    last: dict[str, Any] = field(default_factory=dict)  # the last record with a step and a loss
 
 
 class _Thinned:
@@ -57,20 +55,30 @@ class _Thinned:
     def __init__(self) -> None:
         self._rows: list[tuple[Point, Point]] = []
         self._per_row, self._in_last = 1, 0
+        self._least = self._largest = (0.0, math.inf)  # of the last row
 
     def add(self, point: Point) -> None:
-        if self._rows and self._in_last < self._per_row:
-            self._rows[-1] = _merged(self._rows[-1], (point, point))
-            self._in_last += 1
-            return
+        """Called a million times, so it makes nothing but what it keeps."""
+        if self._in_last == self._per_row or not self._in_last:
+            self._end_row()
+            self._least = self._largest = point
+        elif point[1] < self._least[1]:
+            self._least = point
+        elif point[1] > self._largest[1]:
+            self._largest = point
+        self._in_last += 1
+
+    def points(self) -> tuple[Point, ...]:
+        self._end_row()
+        return tuple(point for row in self._rows for point in sorted(set(row)))
+
+    def _end_row(self) -> None:
+        if self._in_last:
+            self._rows.append((self._least, self._largest))
+        self._in_last = 0
         if len(self._rows) == BUCKETS:
             self._rows = [_merged(*pair) for pair in zip(self._rows[::2], self._rows[1::2])]
             self._per_row *= 2
-        self._rows.append((point, point))
-        self._in_last = 1
-
-    def points(self) -> tuple[Point, ...]:
-        return tuple(point for least, largest in self._rows for point in sorted({least, largest}))
 
 
 def _merged(one: tuple[Point, Point], other: tuple[Point, Point]) -> tuple[Point, Point]:
@@ -92,7 +100,7 @@ class _Growing:
 
     def add(self, step: float, value: float) -> None:
         self.count += 1
-        if not math.isfinite(value) or abs(value) > LARGEST:
+        if not -LARGEST < value < LARGEST:
             self.bad_from = self.bad_from if self.bad else step
             self.bad += 1
             return
@@ -100,7 +108,10 @@ class _Growing:
             self.parts = [*self.parts, _Thinned()][-MAX_KEYS:]
         self.parts[-1].add((step, value))
         self.step, self.last = step, value
-        self.least, self.largest = min(self.least, value), max(self.largest, value)
+        if value < self.least:
+            self.least = value
+        if value > self.largest:
+            self.largest = value
 
     def curve(self) -> Curve:
         has_any = self.last is not None
@@ -138,50 +149,65 @@ class _Ranks:
         return tuple((total / self._count, largest) for total, largest in zip(self._sums, self._largest))
 
 
-def read(path: Path) -> Metrics:
-    """What is in a metrics.jsonl; nothing if it does not exist."""
-    growing: dict[str, _Growing] = {}
-    ranks = _Ranks()
-    records = ignored = 0
-    more = False
-    steps: list[float] = []  # the first and the last
-    times: list[float] = []
-    step = 0.0
-    last: dict[str, Any] = {}
-    for line in _lines(path):
-        record = parse_object(line)
-        if record is None:
-            ignored += bool(line.strip())
-            continue
-        records += 1
-        own = number(record.get("step"))
-        if own is not None and 0 <= own < LARGEST_STEP:
-            step = own
-            steps = [*steps[:1], step]
-            last = record if "loss" in record else last
-        elif not steps:
-            step = float(records)  # a program that counts no steps: its records
-        moment = number(record.get("time"))
-        if moment is not None and 0 < moment < LARGEST_SECONDS:
-            times = [*times[:1], moment]
-        ranks.add(record.get("seconds_by_rank"))
+class _Reading:
+    """Everything so far of a metrics.jsonl that is being read."""
+
+    def __init__(self) -> None:
+        self.growing: dict[str, _Growing] = {}
+        self.ranks = _Ranks()
+        self.records = 0
+        self.more_keys = False
+        self.step = 0.0
+        self.first_step: Optional[float] = None
+        self.first_time: Optional[float] = None
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.records += 1
+        self._place(record)
+        if "seconds_by_rank" in record:
+            self.ranks.add(record["seconds_by_rank"])
         for key, value in record.items():
             amount = number(value)
             if amount is None or key in NO_CURVES:
                 continue
-            if key not in growing and len(growing) == MAX_KEYS:
-                more = True
-                continue
-            growing.setdefault(key, _Growing(key)).add(step, amount)
+            curve = self.growing.get(key)
+            if curve is None:
+                if len(self.growing) == MAX_KEYS:
+                    self.more_keys = True
+                    continue
+                curve = self.growing[key] = _Growing(key)
+            curve.add(self.step, amount)
+
+    def _place(self, record: dict[str, Any]) -> None:
+        """The step and the time of a record; of a program that counts no steps, the number of the record."""
+        own, moment = number(record.get("step")), number(record.get("time"))
+        if own is not None and 0 <= own < LARGEST_STEP:
+            self.step = own
+            self.first_step = own if self.first_step is None else self.first_step
+        elif self.first_step is None:
+            self.step = float(self.records)
+        if moment is not None and 0 < moment < LARGEST_SECONDS:
+            self.first_time = moment if self.first_time is None else self.first_time
+
+
+def read(path: Path) -> Metrics:
+    """What is in a metrics.jsonl; nothing if it does not exist."""
+    seen, ignored = _Reading(), 0
+    for line in _lines(path):
+        record = parse_object(line)
+        if record is not None:
+            seen.add(record)
+        elif line.strip():
+            ignored += 1
     return Metrics(
-        {key: found.curve() for key, found in growing.items()},
-        records,
+        {key: growing.curve() for key, growing in seen.growing.items()},
+        seen.records,
         ignored,
-        more,
-        *_ends(steps),
-        *_ends(times),
-        ranks.points(),
-        last,
+        seen.more_keys,
+        seen.first_step,
+        None if seen.first_step is None else seen.step,
+        seen.first_time,
+        seen.ranks.points(),
     )
 
 
@@ -191,10 +217,6 @@ def number(value: Any) -> Optional[float]:
         return float(value) if type(value) in (int, float) else None
     except OverflowError:  # an int too large for a float
         return None
-
-
-def _ends(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
-    return (values[0], values[-1]) if values else (None, None)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -47,6 +47,15 @@ def test_text_writes_no_file(runs: Path, capsys: Any) -> None:
     assert not list(Path().iterdir())
 
 
+def test_a_run_that_was_moved_is_read_where_it_is(runs: Path) -> None:
+    (runs / "one/metrics.jsonl").write_text('{"step": 1, "loss": 0.125}\n')
+    (runs / "one").rename(runs / "archived")
+    assert ctrain(runs, "archived", "-o", "x.html") == 0
+    page = Path("x.html").read_text(encoding="utf-8")
+    assert "0.125" in page
+    assert f"<td>{runs}/archived</td>" in page
+
+
 def test_mistakes(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MAX_RUNS", 1)
     for code, problem, arguments in (
