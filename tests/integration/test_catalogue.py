@@ -7,15 +7,14 @@ page itself, an error, or a word on the browser's console fails the test.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
@@ -25,6 +24,7 @@ from ctrain_runtime.cli.main import main
 from ctrain_runtime.store.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.store.manifest import TestResult as Result
 from ctrain_runtime.store.sif import SBOM
+from samples.browser import Open, launched, watched
 from samples.plans import a_manifest
 from samples.sample_images import sbom, sif, write_store
 
@@ -116,40 +116,14 @@ def made(store: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if not program:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have Chromium: see tests/cluster/install")
-        pytest.skip("no Chromium here: tests/cluster/install brings it")
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root can't have
-        yield playwright.chromium.launch(executable_path=program, args=options)
-
-
-Open = Callable[..., Page]
+    with launched() as browser:
+        yield browser
 
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Open]:
-    """visit(FILE, hash): a page of a browser that is new, and watched."""
-    contexts, noticed = [], []
-
-    def visit(file: Path, told: str = "", **options: Any) -> Page:
-        context = browser.new_context(offline=True, **options)
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        page.on("console", lambda message: noticed.append(message.text))
-        page.on("pageerror", lambda error: noticed.append(str(error)))
-        page.on("dialog", lambda dialog: noticed.append(dialog.message))
-        page.on("request", lambda request: noticed.append(request.url) if request.url != file.as_uri() else None)
-        page.goto(f"{file.as_uri()}#{told}")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert noticed == []
+    with watched(browser) as visit:
+        yield visit
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ class Terminal:
             self._move(progress(shown, left, self._blocks, shutil.get_terminal_size().columns - 1))
 
     def hang(self, line: str) -> None:
-        self.show(line)
+        self._tell(line)
 
     def restarted(self, restart: Restart, allowed: int) -> None:
         """Show a restart, of so many that each job may have."""
