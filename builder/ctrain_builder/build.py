@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import compiled, estimate, manifest_writer
+from ctrain_builder import compiled, estimate, lock_file, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
-from ctrain_builder.build_plan import BuildPlan, PlannedLayer
+from ctrain_builder.build_plan import MIRROR, BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
-from ctrain_builder.image import describe, flatten, licenses, planned_tests, reuse, sbom, tests
+from ctrain_builder.image import describe, flatten, licenses, lock, planned_tests, reuse, sbom, tests
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.image.describe import Content
 from ctrain_builder.image.reuse import Stack
@@ -274,7 +274,17 @@ class Builder:
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
             self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.site.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
+            self._compare(container, plan, planned, [*below, target])
         step.end("copied" if planned.part else "built", target.stat().st_size)
+
+    def _compare(self, container: Container, plan: BuildPlan, planned: PlannedLayer, paths: list[Path]) -> None:
+        """Say why a layer is not what images.lock has of it, if it is not."""
+        if planned.locked is None:
+            return
+        parts = plan.layers[: len(paths)]
+        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in parts)
+        if why := lock.deviation(container, Stack(tuple(paths), tuple(contents)), planned.locked, planned.key):
+            self.progress.note(f"layer {planned.name} is not as {lock_file.FILE} has it: {why}")
 
     def _may_keep(self, plan: BuildPlan, planned: PlannedLayer, number: int) -> bool:
         """Whether later builds may have what a layer has compiled: its %test has passed, all below was built here, and
@@ -287,7 +297,10 @@ class Builder:
         if planned.part:
             arch, is_base = planned.inputs.arch, planned.definition.is_base
             return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
-        prepared = workspace.prepare(container.work, self.site)
+        if planned.snapshot:
+            mirror = lock_file.at_snapshot(planned.arguments.get(MIRROR, ""), planned.snapshot)
+            planned = replace(planned, arguments={**planned.arguments, MIRROR: mirror})
+        prepared = workspace.prepare(container.work, self.site, planned.locked.constraints if planned.locked else "")
         if not planned.not_before:
             compiled.offer(self.cache, planned.recipe, prepared.mnt_dir)
         if planned.definition.is_base:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
-from ctrain_builder import base_source, files, layer_key
+from ctrain_builder import base_source, files, layer_key, lock_file
 from ctrain_builder import definition as definitions
 from ctrain_builder.definition import PARENT, Definition
 from ctrain_builder.files import SourceFile
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.lock_file import LockedLayer
 from ctrain_builder.parent import Parent, Part
 from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_runtime.base.suggest import suggest
@@ -40,7 +41,7 @@ class PlannedLayer:
     the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
     earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do. `offer`:
     the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
-    `recipe`: see layer_key.
+    `recipe`: see layer_key. `locked`: what images.lock has of it; `snapshot`: the date of the mirror to build it from.
     """
 
     definition: Definition
@@ -57,6 +58,8 @@ class PlannedLayer:
     offer: Optional[StoredLayer] = None
     downloads: bool = False
     recipe: str = ""
+    locked: Optional[LockedLayer] = None
+    snapshot: str = ""
 
     @property
     def name(self) -> str:
@@ -152,12 +155,17 @@ def plan_image(
             except (ConfigError, RegistryError, ImageNotFound) as error:
                 problem = error
         listing = files.listing(rendered, part.source_root)
-        inputs = _inputs(part, parent, digest, arch, used, listing)
+        locks = spec.locks.get(arch)
+        from_mirror = part.is_base and MIRROR in part.placeholders
+        lock = locks.key(part.name, from_mirror=from_mirror) if locks else ""
+        inputs = _inputs(part, parent, digest, arch, {**used, **({layer_key.LOCK: lock} if lock else {})}, listing)
         parent = "" if problem else layer_key.compute_key(inputs)
         recipe = layer_key.compute_recipe(inputs, recipe)
         there = not problem and exists(parent, part.is_base)
         time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
-        layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time, recipe=recipe))
+        planned = PlannedLayer(part, wanted, listing, inputs, parent, there, base, time, recipe=recipe)
+        snapshot = locks.snapshot if locks and from_mirror else ""
+        layers.append(replace(planned, locked=lock_file.locked_layer(locks, part.name), snapshot=snapshot))
         parent_name = part.name
     return BuildPlan(spec, arch, tuple(layers), problem, below)
 

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder import definition
+from ctrain_builder import definition, lock_file
 from ctrain_builder import parent as parents
 from ctrain_builder.definition import Definition
+from ctrain_builder.lock_file import LockedImage
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.base.paths import data_dir
 from ctrain_runtime.base.suggest import suggest
@@ -112,6 +113,7 @@ class ImageSpec:
     is_default: bool = True
     parent: str = ""  # as parent.check wants it, a path absolute; "" for a chain with a base
     redistribute: Optional[bool] = None
+    locks: Mapping[str, LockedImage] = field(default_factory=dict)  # by architecture
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -226,6 +228,7 @@ def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
         is_default=tag == entry.tag,
         parent=_parent(where, entry.parent, root),
         redistribute=entry.redistribute,
+        locks=lock_file.read(directory).images.get(f"{name}:{tag}", {}),
     )
 
 

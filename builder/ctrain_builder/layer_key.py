@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 
 # Sections that say what an image is and how it is used: no %post runs anything of them.
 _ABOUT = ("%help", "%labels", "%runscript", "%startscript", "%test")
+LOCK = (
+    "images.lock"  # among the arguments of a layer whose packages are locked: no definition can have one of this name
+)
 LAYER_FORMAT = 4  # part of every key: raise it when the builder makes layers differently
 
 
@@ -72,7 +75,7 @@ def _differences(old: LayerInputs, new: LayerInputs) -> Iterator[str]:
     if old.arch != new.arch:
         yield f"architecture {old.arch} -> {new.arch}"
     for name, before, after in _changed(old.arguments, new.arguments):
-        yield f"argument {name} {_shown(before)} -> {_shown(after)}"
+        yield "images.lock changed" if name == LOCK else f"argument {name} {_shown(before)} -> {_shown(after)}"
     if old.definition != new.definition:
         sections = sorted({name for name, *_ in _changed(_sections(old.definition), _sections(new.definition))})
         yield f"definition changed ({', '.join(sections) or 'order'})"

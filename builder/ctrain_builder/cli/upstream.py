@@ -3,6 +3,7 @@
   ctrain upstream                 # all images in images.yaml that start from a registry
   ctrain upstream pytorch-ngc     # this image
   ctrain upstream --offline       # contact no registry; show definitions/ngc.yaml
+  ctrain upstream --lock pytorch-cpu       # write what the built image has to images.lock: the next build has the same
   ctrain upstream --build-arg REGISTRY=mirror.example.org     # use a mirror of the registry
 
 A moved tag makes images stale: `ctrain build --plan` shows which. `~` marks unverified values, `-` unknown ones.
@@ -39,6 +40,9 @@ HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GP
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="images of images.yaml (default: all)")
     parser.add_argument("--offline", action="store_true", help="contact no registry")
+    text = "write the packages of built images (IMAGE[:TAG]) to images.lock, which their next builds are held to"
+    parser.add_argument("--lock", action="store_true", help=text)
+    parser.set_defaults(rebuild=None, base_max_age=None)
     parser.add_argument(
         "--build-arg",
         action="append",
@@ -57,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.lock:
+        from ctrain_builder.cli import lock  # what builds need
+
+        return lock.execute(args)
     definitions = image_spec.directory(args.definitions)
     wanted = _wanted(args.images, _specs(definitions, args.images))
     given = parse_build_args(args.build_arg)

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from ctrain_builder.layers import secrets
 from ctrain_builder.layers.secrets import BuildSecret
+from ctrain_builder.lock_file import CONSTRAINTS
 from ctrain_runtime.errors import ConfigError
 
 INSIDE = "/mnt"
@@ -77,8 +78,8 @@ def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
     return BuildHost(settings, tuple(directories), bundle, proxies, debian_mirror(etc))
 
 
-def write(site: BuildHost, directory: Path) -> None:
-    """Fill the directory that is bound at /mnt."""
+def write(site: BuildHost, directory: Path, constraints: str = "") -> None:
+    """Fill the directory that is bound at /mnt. `constraints`: of pip's packages; "" for none."""
     environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
     # With this name pip reads no files at all. Those of an image may name an index that is gone: pip would retry it.
     environment["PIP_CONFIG_FILE"] = os.devnull
@@ -94,6 +95,10 @@ def write(site: BuildHost, directory: Path) -> None:
         (directory / _SECRETS / one.name).touch()
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     unset = f"unset {' '.join(map(_variable, _PIP_SOURCES))}\n"  # those of an image
+    if constraints:
+        (directory / CONSTRAINTS).write_text(constraints, encoding="utf-8")
+        both = f"${{PIP_CONSTRAINT:+$PIP_CONSTRAINT }}{INSIDE}/{CONSTRAINTS}"  # an image may have its own
+        exports += f'export PIP_CONSTRAINT="{both}"\n'
     (directory / ENVIRONMENT).write_text(_UNTRACED.format(exports=unset + exports), encoding="utf-8")
 
 

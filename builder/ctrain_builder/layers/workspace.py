@@ -42,8 +42,8 @@ def started(directory: Path) -> float:
     return (directory / _STARTED).stat().st_mtime
 
 
-def prepare(directory: Path, site: BuildHost) -> Workspace:
-    """Make the workspace in the (empty) work directory of a build."""
+def prepare(directory: Path, site: BuildHost, constraints: str = "") -> Workspace:
+    """Make the workspace in the (empty) work directory of a build. `constraints`: see build_host.write."""
     workspace = Workspace(directory / MNT, directory / "scratch", site)
     (directory / _STARTED).touch()
     hosts = Path("/etc/hosts")
@@ -52,5 +52,5 @@ def prepare(directory: Path, site: BuildHost) -> Workspace:
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)
     (workspace.mnt_dir / compiled.DIRECTORY).mkdir()
-    build_host.write(site, workspace.mnt_dir)
+    build_host.write(site, workspace.mnt_dir, constraints)
     return workspace

@@ -1,0 +1,69 @@
+"""`ctrain upstream --lock`: writes what built images have to images.lock."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ctrain_builder import image_spec, lock_file
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cli.options import find_image
+from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.image import lock
+from ctrain_builder.image.reuse import Stack
+from ctrain_builder.image.state import CachedImage, is_flat
+from ctrain_builder.layers.container import Container
+from ctrain_builder.lock_file import LockedImage
+from ctrain_runtime.base.text import pluralize
+from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageTestError, UsageError
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not args.images:
+        raise UsageError("--lock needs the images that are to be locked", "As in: ctrain upstream --lock pytorch-cpu")
+    definitions = image_spec.directory(args.definitions)
+    specs = [find_image(definitions, text, "") for text in args.images]
+    if own := [spec.name for spec in specs if spec.source_root != definitions.parent]:
+        hint = f"Copy its entry to {definitions / image_spec.FILE}, then lock it there"
+        raise UsageError(f"image {own[0]} is not of {definitions}", hint)
+    cache, site = open_cache(args.cache), detect_site(args)
+    plans, _ = plan_images(args, specs, cache, site, Parents(cache))
+    found = lock_file.read(definitions)
+    lines, data = [], {}
+    for plan in plans:
+        title = f"{plan.spec.name}:{plan.spec.tag}"
+        image = _lock(cache, plan, site.mirror)
+        is_new = found.images.get(title, {}).get(plan.arch) != image
+        found = found.with_image(title, plan.arch, image)
+        pypi, deb = (sum(len(getattr(layer, kind)) for layer in image.layers.values()) for kind in ("pypi", "deb"))
+        dated = f"; Debian's as of {image.snapshot}" if image.snapshot else ""
+        what = f"{pluralize(pypi, 'package')} of Python, {deb} of Debian in {pluralize(len(image.layers), 'layer')}"
+        lines.append(f"{title} {'is locked' if is_new else 'is locked as before'}: {what}{dated}")
+        if plan.layers[0].is_from_mirror and not image.snapshot:
+            lines.append(
+                "  its Debian mirror is no snapshot: Debian's versions are compared after a build, and not imposed"
+            )
+        data[title] = {"pypi": pypi, "deb": deb, "snapshot": image.snapshot, "changed": is_new}
+    path = lock_file.write(definitions, found)
+    lines.append(f"written: {path}; layers whose lock has changed are built again with the next `ctrain build`")
+    print(json.dumps({"file": str(path), "images": data}, indent=2) if args.json else "\n".join(lines))
+    return 0
+
+
+def _lock(cache: Cache, plan: BuildPlan, mirror: str) -> LockedImage:
+    """What the built image has. Raises ImageTestError unless it is there as planned, with its layers."""
+    state = CachedImage(cache, plan.spec, is_flat(plan.spec, False)).state(plan)
+    build = f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}"
+    if not state.is_as_planned:
+        raise ImageTestError(f"image {plan.spec.title} is not built as planned ({state.why})", build)
+    missing = [part.name for part in plan.layers if not part.exists]
+    if missing:
+        raise ImageTestError(f"layer {missing[0]} of image {plan.spec.title} is no longer in the cache", build)
+    contents = [cache.layer_content(part.key, part.definition.is_base) for part in plan.layers]
+    files = [cache.layer(part.key, part.definition.is_base) for part in plan.layers]
+    with cache.work_directory() as work:
+        container = Container(find_engine(), work, lambda: None)
+        return lock.make(container, plan, Stack(tuple(files), tuple(contents)), mirror)

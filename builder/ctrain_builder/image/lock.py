@@ -1,0 +1,45 @@
+"""What each layer of a built image has, for images.lock; and whether a layer that was built again has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrain_builder import lock_file
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.image import describe
+from ctrain_builder.image.reuse import Stack
+from ctrain_builder.layers.container import Container
+from ctrain_builder.lock_file import LockedImage, LockedLayer
+
+Versions = tuple[dict[str, str], dict[str, str]]  # of Python's packages and of Debian's
+
+
+def make(container: Container, plan: BuildPlan, stack: Stack, mirror: str) -> LockedImage:
+    """The lock of an image of these layers, which was built from this mirror. Raises BuildError."""
+    layers: dict[str, LockedLayer] = {}
+    below: Versions = ({}, {})
+    for count, (part, content) in enumerate(zip(plan.layers, stack.contents), 1):
+        found = versions(container, stack, count)
+        pypi, deb = (lock_file.added(old, new) for old, new in zip(below, found))
+        layers[part.name] = LockedLayer(content.digest, part.key, pypi, deb)
+        below = found
+    is_from_mirror = plan.layers[0].is_from_mirror
+    return LockedImage(lock_file.snapshot_of(mirror) if is_from_mirror else "", layers)
+
+
+def versions(container: Container, stack: Stack, count: int) -> Versions:
+    """The packages of the lowest `count` layers. Raises BuildError."""
+    below = stack.below(count)
+    packages: Mapping[str, Any] = describe.examine(container, below.base, below.overlays).packages
+    deb: Sequence[Mapping[str, str]] = packages.get("deb", ())
+    return dict(packages.get("pypi", {})), {one["package"]: one["version"] for one in deb}
+
+
+def deviation(container: Container, stack: Stack, locked: LockedLayer, key: str) -> str:
+    """Why the topmost of these layers, with this key, is not the locked one; "" if it is: to the byte, or in all its
+    versions where the key is another one, which the bytes hold. Raises BuildError."""
+    if stack.contents[-1].digest == locked.digest:
+        return ""
+    other = locked.differences(*versions(container, stack, len(stack.files)))
+    return other or ("the same versions, but other bytes" if key == locked.key else "")
