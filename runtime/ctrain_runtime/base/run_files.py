@@ -18,6 +18,7 @@ RENDEZVOUS = "rendezvous.py"
 SCAN = "scan.py"  # looks who joins the world of the run, one process per node
 WATCH = "watch.py"  # looks for signs of life of the ranks of a node
 JUDGE = "judge.py"  # whether the run hangs, beside job.sh
+STACKS_PREPARER = "sitecustomize.py"  # makes the Pythons of ranks write their stacks when they are asked
 WATCHED = "watch"  # a file per node, by its watch
 PREFLIGHT_PROGRAMS = "inside"
 BENCH_PROGRAM, BENCH = "collectives.py", "bench.jsonl"

@@ -8,7 +8,7 @@ from ctrain_runtime.plan.model import LaunchPlan
 
 def files(plan: LaunchPlan) -> tuple[str, ...]:
     """What the watch needs in the run directory."""
-    return (run_files.WATCH, run_files.JUDGE) if plan.is_watched else ()
+    return (run_files.WATCH, run_files.JUDGE, run_files.STACKS_PREPARER) if plan.is_watched else ()
 
 
 def start(plan: LaunchPlan) -> list[str]:

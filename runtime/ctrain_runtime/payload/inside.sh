@@ -81,4 +81,6 @@ done
 shift
 export CTRAIN_HEARTBEAT="${HOME-}/.heartbeat/$ctrain_rank" # on the node's disk; watch.py looks at it
 [ ! -e "$CTRAIN_HEARTBEAT" ] || { true >"$CTRAIN_HEARTBEAT"; } 2>/dev/null # of an earlier attempt
+# Pythons of a rank that hangs write their stacks
+[ ! -d "${HOME-}/.startup" ] || export PYTHONPATH="$HOME/.startup${PYTHONPATH:+:$PYTHONPATH}"
 exec "$@"

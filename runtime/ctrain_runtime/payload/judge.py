@@ -1,8 +1,8 @@
 """Judges whether a run hangs, by what the watches of its nodes (watch.py) and its ranks have written. It writes events
 of the job, and tells the user's command of them.
 
-Usage: judge.py RUN NODES RANKS UNIT SECONDS [COMMAND...], once per run, beside the step of job.sh, which it watches; as
-long as node 0 is alive, it reads two small files. SECONDS are how long all may be silent, "0" if that is learned.
+Usage: judge.py JOB RUN NODES RANKS UNIT SECONDS [COMMAND...], once per run, beside the step of job.sh, the process JOB.
+As long as node 0 is alive, it reads two small files. SECONDS are how long all may be silent, "0" if that is learned.
 
 ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
 """
@@ -36,6 +36,8 @@ class Rank(NamedTuple):
     since: float = 0.0  # its own last sign
     step: Optional[int] = None
     line: str = ""
+    place: str = ""  # in the user's code
+    waits: bool = False  # for others, by its stack
 
     @property
     def runs(self) -> bool:
@@ -68,10 +70,16 @@ def judge(ranks: List[Rank], unit: str, now: float, asked: float = 0.0) -> Optio
         since = came
     else:
         return None
-    culprits = left or missing or _behind(running)
+    culprits = left or missing or _stuck(running)
     section = f" ({quiet[0].section})" if quiet else ""
     message = f"no sign of life for {duration(now - since)}{section}: {'; '.join(_who(running, left, missing, unit))}"
     return Verdict([rank.number for rank in culprits], since, message)
+
+
+def _stuck(running: List[Rank]) -> List[Rank]:
+    """The ranks that others wait for: by the steps of their heartbeats, else by where they stand."""
+    elsewhere = [rank for rank in running if rank.place and not rank.waits]
+    return _behind(running) or (elsewhere if any(rank.waits for rank in running) else [])
 
 
 def _behind(running: List[Rank]) -> List[Rank]:
@@ -88,14 +96,14 @@ def _who(running: List[Rank], left: List[Rank], missing: List[Rank], unit: str) 
         yield f"{names(left, unit)} left with exit code 0"
     if missing:
         yield f"{names(missing, unit)} never came"
-    behind = _behind(running) if not left and not missing else []
-    if behind:
-        yield f"{names(behind, unit)} hung{_last(behind)}"
-    waiting = [rank for rank in running if rank not in behind]
+    stuck = _stuck(running) if not left and not missing else []
+    if stuck:
+        yield f"{names(stuck, unit)} hung{_last(stuck)}"
+    waiting = [rank for rank in running if rank not in stuck]
     if waiting:
         verb = "waits" if len(waiting) == 1 else "wait"
         yield f"{names(waiting, unit)} {verb}{_last(waiting)}"
-    if not (left or missing or behind) and len(running) > 1:
+    if not (left or missing or stuck) and len(running) > 1:
         yield f"which {unit} hung is unknown"
 
 
@@ -104,6 +112,7 @@ def _last(ranks: List[Rank]) -> str:
     known = {}  # type: Dict[str, List[Rank]]
     for rank in ranks:
         words = [f"step {rank.step}"] if rank.step is not None else []
+        words += [f"at {rank.place}"] if rank.place else []
         words += [f"last line: {rank.line}"] if rank.line else []
         if words:
             known.setdefault(", ".join(words), []).append(rank)
@@ -182,6 +191,8 @@ class Reader:
                     since=one["since"],
                     step=one["step"],
                     line=one["line"],
+                    place=one["place"],
+                    waits=one["waits"],
                 )
 
     def _events(self, node: int) -> Iterator[Dict[str, Any]]:
@@ -228,13 +239,13 @@ class Report:
 
 
 def main() -> None:
-    run, nodes, count, unit, seconds = sys.argv[1:6]
-    job, asked, attempt = os.getppid(), float(seconds), int(os.environ.get("CTRAIN_ATTEMPT") or 0)
-    reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[6:])
+    job, run, nodes, count, unit, seconds = sys.argv[1:7]
+    asked, attempt = float(seconds), int(os.environ.get("CTRAIN_ATTEMPT") or 0)
+    reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[7:])
     more = {"attempt": attempt} if "CTRAIN_ATTEMPT" in os.environ else {}
     hung = None  # type: Optional[Verdict]
     pause = min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS)
-    while os.getppid() == job:
+    while os.getppid() == int(job):
         begun = time.time()
         verdict = None if reader.node_0_is_alive() else judge(reader.ranks(), unit, begun, asked)
         if verdict and not hung:
@@ -249,5 +260,5 @@ if __name__ == "__main__":
     try:
         main()
     except Exception as error:  # the run goes on, and its events say that nobody looks
-        Report(sys.argv[1], []).tell("failed", repr(error))
+        Report(sys.argv[2], []).tell("failed", repr(error))
         raise

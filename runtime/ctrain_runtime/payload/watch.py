@@ -2,8 +2,8 @@
 of rank 0. What it sees, it writes to a file of the node in the run directory, and only when that changes: the judge of
 the run (judge.py) reads those of all nodes.
 
-Usage: watch.py RUN NODE FIRST_RANK RANKS HEARTBEATS SECONDS, once per node, by its first task; SECONDS are how long all
-may be silent, "0" to learn that. The rules are in docs/runs.md.
+Usage: watch.py TASK RUN NODE FIRST_RANK RANKS HEARTBEATS SECONDS, once per node, by its first task, the process TASK.
+SECONDS are how long all may be silent, "0" to learn that. The rules are in docs/runs.md.
 
 ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
 """
@@ -24,6 +24,10 @@ FACTOR = 10.0
 STEADY_SIGNS = 5  # of a program that shows no steps: then it is at work
 TAIL_BYTES = 1 << 16
 LINE_LENGTH = 200
+SIGNAL, STACKS = 51, "ctrain-stacks"  # as in sitecustomize.py
+ANSWER_SECONDS = 5.0
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<")
+COLLECTIVE = re.compile(r"/(torch/distributed|torch/nn/parallel|torch/autograd|horovod|mpi4py|deepspeed/comm|jax)/")
 MARK = "--- attempt "  # by mark_attempt, in restarts.bash
 
 Mark = Tuple[int, ...]  # sizes and times of the files of a rank
@@ -125,11 +129,116 @@ def _read(path: str, most: int = TAIL_BYTES) -> str:
         return ""
 
 
+class Process(NamedTuple):
+    """A Python of a rank that sitecustomize.py has prepared, with the file in memory to which it writes its stacks."""
+
+    pid: int
+    rank: int
+    file: str  # below /proc
+    begun: int  # clock ticks since the boot
+    words: str
+
+
+class Stacks:
+    """Asks Pythons of ranks where they are. Only a process is signalled that catches the signal, and still has the file
+    for the answer: any other one would die of it, or write elsewhere."""
+
+    def __init__(self, run: str, proc: str = "/proc") -> None:
+        self._run, self._proc = run, proc
+
+    def take(self, ranks: List[int]) -> Dict[int, str]:
+        """The stacks of ranks, as far as they answer, each process below a line of its own; kept in files."""
+        asked = [(one, os.stat(one.file).st_size) for one in self._find(ranks)]
+        for one, _ in asked:
+            with contextlib.suppress(OSError):
+                os.kill(one.pid, SIGNAL)
+        stacks = {}  # type: Dict[int, str]
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for one, before in sorted(asked, key=lambda pair: pair[0].begun):
+            text = self._answer(one, before, deadline)
+            stacks[one.rank] = stacks.get(one.rank, "") + f"--- process {one.pid}: {one.words}\n{text}\n"
+        for rank, text in stacks.items():
+            path = f"{self._run}/stacks/rank{rank}.txt"
+            with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return stacks
+
+    def _answer(self, one: Process, before: int, deadline: float) -> str:
+        size = before
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                last, size = size, os.stat(one.file).st_size
+                if size > before and size == last:
+                    return _read(one.file, size - before)
+        return f"no answer (state {self._state(one.pid)[:1]})"
+
+    def _find(self, ranks: List[int]) -> Iterator[Process]:
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                environment = _read(f"{self._proc}/{name}/environ", 1 << 20).split("\0")
+                if f"CTRAIN_RUN_DIR={self._run}" in environment:
+                    beat = next((text for text in environment if text.startswith("CTRAIN_HEARTBEAT=")), "")
+                    rank = beat.rpartition("/")[2]
+                    file = self._file(int(name)) if rank.isdigit() and int(rank) in ranks else ""
+                    if file:
+                        words = _read(f"{self._proc}/{name}/cmdline").replace("\0", " ").strip()[:LINE_LENGTH]
+                        begun = (self._state(int(name)).split() + ["0"] * 20)[19]
+                        yield Process(int(name), int(rank), file, int(begun), words)
+
+    def _file(self, pid: int) -> str:
+        """Where a process writes its stacks; "" if it does not catch the signal, or has closed the file."""
+        caught = re.search(r"SigCgt:\s*([0-9a-f]+)", _read(f"{self._proc}/{pid}/status"))
+        if caught and int(caught.group(1), 16) >> (SIGNAL - 1) & 1:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"{self._proc}/{pid}/fd"):
+                    path = f"{self._proc}/{pid}/fd/{name}"
+                    with contextlib.suppress(OSError):
+                        if os.readlink(path).startswith(f"/memfd:{STACKS}"):
+                            return path
+        return ""
+
+    def _state(self, pid: int) -> str:
+        """The fields behind the name in stat (proc(5))."""
+        return _read(f"{self._proc}/{pid}/stat").rpartition(") ")[2]
+
+
+class Place(NamedTuple):
+    """Where a rank stands: the innermost line of the user's code, and whether it waits for other ranks there."""
+
+    line: str
+    waits: bool
+
+
+def find_place(text: str) -> Place:
+    """The place of the main thread, which faulthandler writes last, of the first process. "" without any."""
+    first = text.partition("\n--- process ")[0]
+    thread = re.split(r"(?m)^(?:Current thread|Thread) .*$", first)[-1]
+    frames = re.findall(r'(?m)^  File "(.+)", line (\d+) in (.+)$', thread)
+    for number, (path, line, function) in enumerate(frames):
+        if not LIBRARY.search(path):
+            waits = any(COLLECTIVE.search(inner) for inner, _, _ in frames[:number])
+            text = _source(path, int(line))
+            return Place(f"{os.path.basename(path)}:{line} in {function}{f': {text}' if text else ''}", waits)
+    return Place("", False)
+
+
+def _source(path: str, number: int) -> str:
+    """The text of a line, if this host sees the program's file as its container does."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for at, line in enumerate(file, 1):
+            if at == number:
+                return "".join(filter(str.isprintable, line.strip()))[:LINE_LENGTH]
+    return ""
+
+
 class Watch:
     """What the ranks of one node have shown so far."""
 
-    def __init__(self, files: Files, ranks: List[int], asked: float, now: float) -> None:
-        self._files, self._ranks = files, ranks
+    def __init__(
+        self, files: Files, ranks: List[int], asked: float, now: float, stacks: Optional[Stacks] = None
+    ) -> None:
+        self._files, self._ranks, self._stacks = files, ranks, stacks
         self._silence = Silence(now, asked)
         self._seen: Dict[int, Seen] = {}
         self._since = dict.fromkeys(ranks, 0.0)  # the last sign of each
@@ -152,6 +261,10 @@ class Watch:
         return now.mark != before.mark if before else now.has_output or now.step is not None
 
     def report(self) -> Dict[str, Any]:
+        """All that is known; of a node that is quiet, also where its ranks stand."""
+        stacks = self._stacks.take(self._ranks) if self._stacks and self.status == "quiet" else {}
+        places = {rank: find_place(text) for rank, text in stacks.items()}
+        nowhere = Place("", False)
         ranks = [
             {
                 "rank": rank,
@@ -159,6 +272,8 @@ class Watch:
                 "step": self._seen[rank].step,
                 "section": self._seen[rank].section,
                 "line": self._files.last_line(rank),
+                "place": places.get(rank, nowhere).line,
+                "waits": places.get(rank, nowhere).waits,
             }
             for rank in self._ranks
         ]
@@ -175,15 +290,15 @@ def write(path: str, data: Dict[str, Any]) -> None:
 
 
 def main() -> None:
-    run, node, first, count, heartbeats, seconds = sys.argv[1:7]
+    task, run, node, first, count, heartbeats, seconds = sys.argv[1:8]
     os.closerange(3, 1 << 10)  # some starters wait for whoever has what they gave to the task
-    task, attempt, asked = os.getppid(), int(os.environ.get("CTRAIN_ATTEMPT") or 0), float(seconds)
+    attempt, asked = int(os.environ.get("CTRAIN_ATTEMPT") or 0), float(seconds)
     ranks = list(range(int(first), int(first) + int(count)))
     files = Files(run, node, heartbeats)
-    watch = Watch(files, ranks, asked, time.time())
+    watch = Watch(files, ranks, asked, time.time(), Stacks(run))
     about = {"node": os.uname().nodename.partition(".")[0], "attempt": attempt}
     # The first task may end before others of the node, which wait for it: that is what is looked for.
-    while not files.have_ended(ranks, attempt) and (os.getppid() == task or files.have_ended(ranks[:1], attempt)):
+    while not files.have_ended(ranks, attempt) and (os.getppid() == int(task) or files.have_ended(ranks[:1], attempt)):
         if watch.look(time.time()):
             write(f"{run}/watch/{node}.json", {**about, **watch.report()})
         time.sleep(min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS))

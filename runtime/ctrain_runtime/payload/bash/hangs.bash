@@ -6,16 +6,23 @@
 CT_WATCH_AFTER=5 # seconds
 ct_watch='' ct_outlived='' ct_judge=()
 start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it has its home
-  [ "$local_task" = 0 ] && [ "$ct_stage" != preflight ] || return 0
+  [ "$ct_stage" != preflight ] || return 0
+  prepare_stacks
+  [ "$local_task" = 0 ] || return 0
   run_later watch.py "$run" "$NODE_RANK" "$((NODE_RANK * $1))" "$1" "$ct_home/.heartbeat" "$2" &
   ct_watch=$!
 }
+prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
+  local folder=$ct_home/.startup
+  [ ! -e "$folder/sitecustomize.py" ] || return 0
+  mkdir -p "$folder" && cp "$run/sitecustomize.py" "$folder/.$BASHPID" && mv "$folder/.$BASHPID" "$folder/sitecustomize.py"
+} 2>/dev/null
 run_later() { # PROGRAM ARGUMENT...
   local python
   exec </dev/null >/dev/null 2>&1 4<> <(:) 8<&- # nobody writes to it
   read -r -t "$CT_WATCH_AFTER" -u 4
   find_python
-  [ -z "$python" ] || exec "$python" -I "$run/$1" "${@:2}"
+  [ -z "$python" ] || exec "$python" -I "$run/$1" "$$" "${@:2}"
 }
 end_watch() { # unless a rank has left and others of its node go on: then it ends with these
   if [ -z "$ct_outlived" ] || [ "$code" != 0 ] || [ "$ending" ] || ((SECONDS <= CT_WATCH_AFTER)); then
@@ -31,7 +38,7 @@ end_beside() { # PID: of a process that this script has started; it may have end
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
   if [ "${ct_judge-}" ]; then
-    mkdir -p "$run/watch"
+    mkdir -p "$run/watch" "$run/stacks"
     run_later judge.py "$run" "${ct_judge[@]}" "${ct_notify[@]}" &
     judge=$!
   fi

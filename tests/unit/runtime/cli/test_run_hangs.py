@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,10 @@ def test_a_hang_is_reported_and_that_it_goes_on(bench: Bench, launcher: str) -> 
     wait_for(lambda: hangs(bench))
     (event,) = hangs(bench)
     assert event["what"] == "hung" and event["ranks"] == [], event
-    lines = "0: step 7, last line: batch 7 of 0; 1: step 7, last line: batch 7 of 1"
-    assert f"(step): ranks 0-1 wait ({lines}); which rank hung is unknown" in event["message"]
+    one = r"step 7, at train\.py:(9|10) in <module>: .*, last line: batch 7 of"
+    every = rf"no sign of life .* \(step\): ranks 0-1 wait \(0: {one} 0; 1: {one} 1\); which rank hung is unknown"
+    assert re.fullmatch(every, event["message"]), event
+    assert "in <module>" in (bench.one / "stacks/rank1.txt").read_text()
     status, _, _ = (ended(bench.attach(verb="status"))[1], None, None)
     assert f"hang      {event['message']}" in status.splitlines()
     (bench.one / "done").touch()

@@ -88,6 +88,7 @@ def environment_of_program(scripts: Scripts, **environment: str) -> dict[str, st
     code = scripts.execute(scripts.plan(str(dump), env=("OMP_NUM_THREADS=7", "WANDB_API_KEY")), **environment)
     assert code == 0, scripts.log()
     seen: dict[str, str] = json.loads(scripts.log())
+    assert seen.pop("PYTHONPATH") == f"{seen['HOME']}/.startup"
     assert seen["CTRAIN_HEARTBEAT"] == f"{seen['HOME']}/.heartbeat/0"
     return {
         name: value

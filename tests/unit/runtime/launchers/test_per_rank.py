@@ -69,5 +69,14 @@ def test_launchers_are_chosen_by_the_plan() -> None:
         for launcher in ("mpi", "env", "torchrun")
     }
     names = {launcher: {*task.scripts, *task.files} for launcher, task in tasks.items()}
-    one = {"task.sh", "ctrain.bash", "inside.sh", "scan.py", "watch.py", "judge.py", "python/ctrain_program.py"}
+    one = {
+        "task.sh",
+        "ctrain.bash",
+        "inside.sh",
+        "scan.py",
+        "watch.py",
+        "judge.py",
+        "sitecustomize.py",
+        "python/ctrain_program.py",
+    }
     assert names == {"mpi": one, "env": one, "torchrun": one | {"rank.sh"}}

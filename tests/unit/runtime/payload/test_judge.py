@@ -64,6 +64,18 @@ def silent(number: int, **parts: Any) -> Rank:
             0,
             "no sign of life for 6 min 40 s (step): ranks 0-1 wait (0: step 9; 1: step 7); which rank hung is unknown",
         ),
+        # stacks: the others wait for rank 1, which loads data
+        (
+            [rank(0, place="train.py:8 in main", waits=True), rank(1, place="data.py:3 in load")],
+            0,
+            "no sign of life for 6 min 40 s (step): rank 1 on gpu00 hung (at data.py:3 in load);"
+            " rank 0 on gpu00 waits (at train.py:8 in main)",
+        ),
+        (
+            [rank(0, place="train.py:8 in main", waits=True), rank(1, place="train.py:8 in main", waits=True)],
+            0,
+            "no sign of life for 6 min 40 s (step): ranks 0-1 wait (at train.py:8 in main); which rank hung is unknown",
+        ),
         # ranks that have left: a real sign, also without any output
         (
             [silent(0), left(1)],
@@ -118,7 +130,7 @@ def test_what_nodes_have_written(tmp_path: Path) -> None:
     reader = Reader(str(tmp_path), 2, 3, 1)
     assert not reader.node_0_is_alive()
     view = {"status": "alive", "since": 7.5, "section": "step", "attempt": 1}
-    own = {"rank": 0, "since": 7.5, "step": 3, "section": "step", "line": "so far"}
+    own = {"rank": 0, "since": 7.5, "step": 3, "section": "step", "line": "so far", "place": "", "waits": False}
     (tmp_path / "watch/0.json").write_text(json.dumps({**view, "ranks": [own]}))
     assert reader.node_0_is_alive()
     first, second, third = reader.ranks()

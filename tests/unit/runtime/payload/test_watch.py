@@ -57,8 +57,8 @@ def test_the_signs_of_a_node(run: Path) -> None:
     report = watch.report()
     assert (report["status"], report["since"], report["section"]) == ("alive", 130.0, "first step")
     assert report["ranks"] == [
-        {"rank": 2, "since": 130.0, "step": None, "section": "", "line": "[1mepoch 1"},
-        {"rank": 3, "since": 120.0, "step": 12, "section": "checkpoint", "line": ""},
+        {"rank": 2, "since": 130.0, "step": None, "section": "", "line": "[1mepoch 1", "place": "", "waits": False},
+        {"rank": 3, "since": 120.0, "step": 12, "section": "checkpoint", "line": "", "place": "", "waits": False},
     ]
 
 
