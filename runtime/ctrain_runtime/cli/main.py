@@ -46,6 +46,7 @@ RUNTIME_VERBS = (
     Verb(
         "report", LOOK, "make a page about runs: curves, timeline, failures; compare runs", "ctrain_runtime.cli.report"
     ),
+    Verb("compare", LOOK, "tell in which settings, packages and results runs differ", "ctrain_runtime.cli.compare"),
     Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
     Verb("bench", LOOK, "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
     Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images", default_action="show"),

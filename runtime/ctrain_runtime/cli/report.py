@@ -4,8 +4,9 @@
   ctrain report one two -o compared.html      # curves over each other, settings that differ, scaling
   ctrain report last --text                   # for the terminal
 
-RUN is a run's name, directory or job, or `last`; it may still be running. The page is one file that needs no network,
-for any browser. It holds what plan.json and the logs hold: look at it before you pass it on. See: ctrain help report
+RUN is a run's name, directory or job, `last`, or a sweep; it may still be running. The page is one file that needs no
+network, for any browser. It holds what plan.json and the logs hold: look at it before you pass it on. See: ctrain help
+report
 """
 
 from __future__ import annotations
@@ -19,20 +20,25 @@ from pathlib import Path
 
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_state import in_words, look
-from ctrain_runtime.cli.runs import RUN_HELP, add_where, run_parents
+from ctrain_runtime.cli.runs import RUNS_HELP, add_where, chosen_runs, run_parents
 from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
 from ctrain_runtime.report import page, text
 from ctrain_runtime.report.subject import Subject, examine
-from ctrain_runtime.run.pick_up import find_run, pick_up
+from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import Run
 
-MAX_RUNS = 50  # of one page
+MAX_RUNS = 100  # of one page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    add_runs_argument(parser)
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="write the page there (default: RUN.html)")
     parser.add_argument("--text", action="store_true", help="print text in place of a page")
+
+
+def add_runs_argument(parser: argparse.ArgumentParser) -> None:
+    """The runs that are looked at together."""
+    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUNS_HELP)
     add_where(parser)
 
 
@@ -53,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
 def subjects_of(args: argparse.Namespace) -> list[Subject]:
     """The runs that are named, each once. Raises CtrainError."""
     parents = run_parents(args)
-    paths = list(dict.fromkeys(find_run(reference, *parents) for reference in args.wanted))
+    paths = chosen_runs(args.wanted, parents)
     if len(paths) > MAX_RUNS:
         raise UsageError(f"{len(paths)} runs: a report is about at most {MAX_RUNS}", "Name fewer")
     found = [(path, look(pick_up(path))) for path in paths]

@@ -14,6 +14,7 @@ WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 34
 COLORS = 8  # in page.css: c0, c1 ...
 TICKS = 5
+FEW = 4  # runs; of more, values would hide each other
 LEAST = 1e-290  # smaller differences are none: floats end there
 MANY, MEANS = 100, 50  # points of a curve from which on it gets a running mean, of so many independent ones
 
@@ -39,7 +40,8 @@ def chart(title: str, lines: Sequence[Line], *, from_zero: bool = False) -> Html
         *(_tick_y(value, y_axis) for value in y_axis.ticks),
         element("text", "step", x=WIDTH - RIGHT, y=HEIGHT - 4, text_anchor="end", class_="axis"),
     ]
-    curves = [_curve(part, line, x_axis, y_axis) for line in lines for part in line.parts]
+    few = len(lines) <= FEW
+    curves = [_curve(part, line, x_axis, y_axis, with_values=few) for line in lines for part in line.parts]
     size = f"0 0 {WIDTH} {HEIGHT}"
     drawing = element("svg", *grid, *curves, viewBox=size, role="img", aria_label=title)
     return element("figure", element("figcaption", title), drawing, _legend(lines))
@@ -87,15 +89,16 @@ def _tick_y(value: float, axis: _Axis) -> Html:
     return join(line, element("text", short(value), x=LEFT - 6, y=at + 4, text_anchor="end"))
 
 
-def _curve(part: Sequence[Point], line: Line, x_axis: _Axis, y_axis: _Axis) -> Html:
-    """Its values; of many, thin, and their running mean."""
+def _curve(part: Sequence[Point], line: Line, x_axis: _Axis, y_axis: _Axis, *, with_values: bool) -> Html:
+    """Its values; of many, their running mean, and the values thin."""
     color = f"c{line.color % COLORS}"
     if len(part) == 1:
         return element("circle", cx=x_axis.at(part[0][0]), cy=y_axis.at(part[0][1]), r=2.5, class_=f"{color} dot")
     places = [(x_axis.at(x), y_axis.at(y)) for x, y in part]
     if len(places) < MANY:
         return _polyline(places, color)
-    return join(_polyline(places, f"{color} thin"), _polyline(_running_mean(places), color))
+    values = _polyline(places, f"{color} thin") if with_values else Html("")
+    return join(values, _polyline(_running_mean(places), color))
 
 
 def _polyline(places: Sequence[Point], style: str) -> Html:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.time_limit import format_limit
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.model import PlannedImage
 from ctrain_runtime.report.subject import Subject
+from ctrain_runtime.store import sbom
 
 RATES = ("images_per_second", "tokens_per_second")
 SIZES = {"nodes", "ranks", "GPUs per node", "ranks per node", "time limit"}  # settings that a study of scaling varies
@@ -60,6 +64,30 @@ def differing(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:
     names = dict.fromkeys(name for each in every for name in each)
     rows = ((name, *(each.get(name, NONE) for each in every)) for name in names)
     return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def packages(subjects: Sequence[Subject]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The packages that are not the same in the images of all runs, layers of users included, as rows; and the runs
+    whose image is not here any more, or has no list of them. Equal images are not opened."""
+    images = [subject.run.plan.image for subject in subjects]
+    if len({(image.digest, *(layer.digest for layer in image.layers)) for image in images}) == 1:
+        return [], []
+    listed = [_packages(image) for image in images]
+    unknown = [subject.name for subject, each in zip(subjects, listed) if each is None]
+    known = [each for each in listed if each is not None]
+    names = sorted({name for each in known for name in each})
+    rows = ((name, *("?" if each is None else each.get(name, NONE) for each in listed)) for name in names)
+    return [row for row in rows if len({*row[1:]} - {"?"}) > 1], unknown
+
+
+def _packages(image: PlannedImage) -> Optional[dict[str, str]]:
+    try:
+        found = {name: version for (_, name), version in sbom.packages(Path(image.path)).items()}
+    except CtrainError:
+        return None
+    for layer in image.layers:
+        found.update(layer.packages)
+    return found
 
 
 def rate(subject: Subject) -> Optional[tuple[str, float]]:

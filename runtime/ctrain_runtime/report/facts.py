@@ -20,6 +20,7 @@ from ctrain_runtime.store.manifest import read_manifest
 
 Row = tuple[str, ...]
 FIRST = ("loss", "accuracy", "per_second")  # parts of keys whose curves come first
+MANY_RUNS = 4
 AMOUNTS = ("per_second", "seconds", "memory")
 NODES_NAMED = 8
 
@@ -216,6 +217,18 @@ def results(subjects: Sequence[Subject]) -> list[Row]:
         words = partial(format_value, key)
         rows.append((f"last {title_of(key)}", *(_or_unknown(c.last if c else None, words) for c in curves)))
     return rows
+
+
+def side_by_side(what: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> tuple[Row, Sequence[Row]]:
+    """The head and the rows of a table of facts: a column for each run, or of many runs, a row."""
+    names = [subject.name for subject in subjects]
+    if len(subjects) <= MANY_RUNS:
+        return (what, *names), rows
+    return ("run", *(row[0] for row in rows)), list(zip(names, *(row[1:] for row in rows)))
+
+
+def unknown_packages(names: Sequence[str]) -> str:
+    return f"packages unknown, since the image is gone or has no list of them: {', '.join(names)}"
 
 
 def scale_row(scale: Scale) -> Row:

@@ -166,11 +166,15 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Ht
 
 def _comparison(subjects: Sequence[Subject]) -> Html:
     names = [subject.name for subject in subjects]
+    changed, unknown = comparison.packages(subjects)
+    notes = [element("p", facts.unknown_packages(unknown), class_="dim")] if unknown else []
     scales = [facts.scale_row(scale) for scale in comparison.scaling(subjects)]
     return join(
         element("h1", f"{pluralize(len(subjects), 'run')} compared"),
         _curves(subjects),
-        _table("Results", ("", *names), facts.results(subjects)),
-        _table("Settings that differ", ("", *names), comparison.differing(subjects)),
+        _table("Results", *facts.side_by_side("", subjects, facts.results(subjects))),
+        _table("Settings that differ", *facts.side_by_side("", subjects, comparison.differing(subjects))),
+        _table("Packages that differ", ("", *names), changed),
+        *notes,
         _table("Scaling", ("", "ranks", "rate", "speed-up", "efficiency"), scales),
     )

@@ -21,13 +21,16 @@ def text(subjects: Sequence[Subject]) -> str:
 
 
 def compare(subjects: Sequence[Subject]) -> str:
-    """What came of several runs, which settings differ, and what more ranks have brought."""
+    """What came of several runs, which settings and packages differ, and what more ranks have brought."""
     names = [subject.name for subject in subjects]
     rows = comparison.differing(subjects)
     scales = [facts.scale_row(scale) for scale in comparison.scaling(subjects)]
+    changed, unknown = comparison.packages(subjects)
     parts = [
-        table(("result", *names), facts.results(subjects)),
-        table(("setting", *names), rows) if rows else "no setting differs",
+        table(*facts.side_by_side("result", subjects, facts.results(subjects))),
+        table(*facts.side_by_side("setting", subjects, rows)) if rows else "no setting differs",
+        *([table(("package", *names), changed)] if changed else []),
+        *([facts.unknown_packages(unknown)] if unknown else []),
         *([table(("scaling", "ranks", "rate", "speed-up", "efficiency"), scales)] if scales else []),
     ]
     return "\n\n".join(parts)

@@ -11,8 +11,10 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.report import comparison, facts, page, text
 from ctrain_runtime.report.subject import Subject, examine
 from ctrain_runtime.run.record import Restart
+from ctrain_runtime.store.sif import SBOM
 from samples.reports import HOSTILE, SUBMITTED, a_subject, lines
 from samples.runs import StandIn, submitted, write_events
+from samples.sample_images import sbom, sif, write_image
 
 
 class _Reader(HTMLParser):
@@ -134,6 +136,36 @@ def test_runs_that_differ_in_more_have_no_efficiency(tmp_path: Path) -> None:
     other = a_subject(tmp_path / "large", 0, metrics=lines(150), nodes=2, env=("LR=3",))
     assert comparison.scaling([one, other]) == []
     assert ("env LR", "-", "3") in comparison.differing([one, other])
+
+
+def test_packages_that_differ_are_those_of_images_and_layers(tmp_path: Path) -> None:
+    runs = []
+    for name, torch in (("one", "2.6.0"), ("two", "2.7.0"), ("gone", "")):
+        folder = tmp_path / f"image-{name}"
+        folder.mkdir()
+        path = (
+            write_image(folder, content=sif(more=[(SBOM, sbom(torch=torch, numpy="2.0"))]))
+            if torch
+            else folder / "gone.sif"
+        )
+        subject = a_subject(tmp_path / name, 0, nodes=1)
+        image = dataclasses.replace(subject.run.plan.image, path=str(path), digest=f"sha256:{name}")
+        plan = dataclasses.replace(subject.run.plan, image=image)
+        runs.append(dataclasses.replace(subject, run=dataclasses.replace(subject.run, plan=plan)))
+    assert comparison.packages(runs) == ([("torch", "2.6.0", "2.7.0", "?")], ["gone"])
+    assert "packages unknown, since the image is gone or has no list of them: gone" in parsed(*runs).text
+    assert comparison.packages([runs[0], runs[0]]) == ([], [])
+
+
+def test_many_runs_have_a_row_each(tmp_path: Path) -> None:
+    runs = [
+        a_subject(tmp_path / f"r{n}", 0, metrics=lines(*[n + 1] * 200), env=(f"LR={n}",), nodes=1) for n in range(6)
+    ]
+    seen = parsed(*runs)
+    assert seen.tags.count("polyline") == 2 * 6
+    told = text.compare(runs)
+    assert told.splitlines()[0].split()[:2] == ["run", "state"]
+    assert [line.split()[-1] for line in told.split("\n\n")[1].splitlines()] == ["LR", *"012345"]
 
 
 def test_curves_of_several_runs_are_over_each_other(tmp_path: Path) -> None:
