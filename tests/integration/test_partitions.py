@@ -78,3 +78,23 @@ def test_groups_and_accounts_of_the_user_count(cluster: Cluster) -> None:
         cluster.administer(*partition, "AllowGroups=ALL", "AllowAccounts=ALL")
         cluster.administer("sacctmgr", "-i", "delete", "user", "researcher")
         cluster.administer("sacctmgr", "-i", "delete", "account", "ai")
+
+
+def test_a_partition_of_several_kinds_gives_a_job_nodes_of_one(cluster: Cluster) -> None:
+    """V100, A100 and a node without GPUs: where others would do, too, Slurm is asked for the type of the job's size."""
+    settings = ("nodes=ALL", "DefMemPerCPU=1024", "PriorityTier=10", "CpuBind=none")
+    cluster.administer("scontrol", "create", "partitionname=mixed", *settings)
+    try:
+        by_type = ", asked for by type"
+        for asked, nodes, gpus, how, host in ((2, 2, "v100", by_type, "node"), (8, 1, "a100", "", "a100nv")):
+            options = ("--partition=mixed", "--name", gpus, "--nodes", str(nodes), "--gpus-per-node", str(asked))
+            run = ("ctrain", "run", *options, "--image", "pytorch-cpu", "--launcher", "env", "--ranks-per-node", "1")
+            command = ("--", "sh", "-c", "echo GPUs: $CUDA_VISIBLE_DEVICES")
+            planned = cluster.run(*run, "--dry-run", *command)
+            assert f"with {asked} GPUs ({gpus}){how}; it also has" in planned.stdout, planned.stderr
+            done = cluster.run(*run, *command)
+            assert (done.returncode, f"GPUs: {','.join(map(str, range(asked)))}" in done.stdout) == (0, True), done
+            hosts = cluster.record(gpus)["nodes"]
+            assert len(hosts) == nodes and all(name.startswith(host) for name in hosts)
+    finally:
+        cluster.administer("scontrol", "delete", "partitionname=mixed")
