@@ -5,6 +5,7 @@ Starts nothing, writes nothing: what it must know of the world is asked through 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -24,6 +25,8 @@ from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, RegistryError, UsageError
 
 MIRROR = "MIRROR"
+BELOW_MISSING = "parent is not in the cache"
+PUBLIC_MIRROR = "http://mirror.of.the.building.machine"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
 SITE_ARGUMENTS = (MIRROR,)
 _NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
@@ -34,7 +37,7 @@ OK, STALE, NEW, UNKNOWN, DOWNLOAD = "ok", "stale", "new", "unknown", "download"
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """One definition's layer. `definition` is not rendered yet: `arguments` hold its values.
+    """One definition's layer. `arguments` hold the values of its `definition`.
 
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
     layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
@@ -65,6 +68,17 @@ class PlannedLayer:
     def name(self) -> str:
         return self.definition.name
 
+    @functools.cached_property
+    def rendered(self) -> Definition:
+        """The definition as it is built."""
+        return definitions.render(self.definition, self.arguments)
+
+    @functools.cached_property
+    def public(self) -> Definition:
+        """The definition as images show it. A placeholder stands for the URL of a mirror, which is of no use to
+        anybody, and may hold a password."""
+        return definitions.render(self.definition, {**self.arguments, MIRROR: PUBLIC_MIRROR})
+
     @property
     def is_from_mirror(self) -> bool:
         """Whether it is a base from package mirrors: built again, it may have newer packages."""
@@ -90,8 +104,10 @@ class BuildPlan:
 
     @property
     def renewed_from(self) -> Optional[int]:
-        """The number of the lowest layer that is built again although it exists; None without one."""
-        return next((number for number, layer in enumerate(self.layers) if layer.renewal), None)
+        """The number of the lowest layer that is built again although it exists; None without one. Of a whole image, a
+        layer that has left the cache is no reason to build those above it again."""
+        renewed = (number for number, layer in enumerate(self.layers) if layer.renewal not in ("", BELOW_MISSING))
+        return next(renewed, None)
 
     @property
     def renewed(self) -> BuildPlan:
@@ -225,6 +241,8 @@ def renew(
         layer = replace(layer, not_before=not_before)
         if layer.exists and built(layer) < not_before:
             layer = replace(layer, exists=False, renewal=reason)
+        elif layer.exists and below and not below.exists and below.renewal in ("", BELOW_MISSING):
+            layer = replace(layer, exists=False, renewal=BELOW_MISSING)
         elif layer.exists and below and (not below.exists or built(layer) < built(below)):
             layer = replace(layer, exists=False, renewal="parent was built again")
         layers.append(layer)

@@ -9,7 +9,6 @@ from typing import Optional
 from ctrain_builder import base_source
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.layers.metadata import shown
 from ctrain_builder.progress import StepName
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import RegistryError
@@ -80,7 +79,7 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
             copied = part.part or part.offer
-            source = download if part.base else base_source.local_size(shown(part)) if part.definition.is_base else None
+            source = download if part.base else base_source.local_size(part.public) if part.definition.is_base else None
             known = copied.size if copied else made.size if made else source
             size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size

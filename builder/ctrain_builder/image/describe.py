@@ -18,7 +18,6 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.digests import regions_digest
 from ctrain_builder.image import licenses
 from ctrain_builder.image.tests import run_probe
-from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime.base import command, config
@@ -121,7 +120,7 @@ def _cpu(plan: BuildPlan) -> str:
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:
     """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
     inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
-    values = (inherited, *(metadata.shown(part).labels.get(label, "") for part in plan.layers))
+    values = (inherited, *(part.public.labels.get(label, "") for part in plan.layers))
     return [value for value in dict.fromkeys(values) if value]
 
 
@@ -129,7 +128,7 @@ def _origin(plan: BuildPlan) -> Base:
     """What the image was made from: its parent, or what its base starts from."""
     if plan.parent:
         return Base(plan.parent.title, plan.parent.digest)
-    header = metadata.shown(plan.layers[0]).header
+    header = plan.layers[0].public.header
     reference = header.get("from") or f"{header['bootstrap']} {header.get('osversion', '')}".strip()
     return Base(reference, plan.layers[0].base.partition("@")[2])
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.layers import metadata
 from ctrain_runtime.store.manifest import (
     LICENSES_LABEL,
     PACKAGE_LICENSES_LABEL,
@@ -31,7 +30,7 @@ def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
     among which are those of an upstream image."""
     found: dict[str, str] = {}
     for number, layer in enumerate(plan.layers):
-        stated = [metadata.shown(layer).labels.get(LICENSES_LABEL, "")]
+        stated = [layer.public.labels.get(LICENSES_LABEL, "")]
         if number == 0 and not plan.parent:
             stated.insert(0, stated_licenses(base))
         if licence := combined_licenses(stated):

@@ -106,7 +106,7 @@ def definition_checks(plan: BuildPlan, inherited: Mapping[str, str] = {}) -> Ite
     for number, layer in enumerate(plan.layers):
         script = inherited.get(layer.name, "")
         if layer.definition.body("test").strip():
-            script = metadata.script(metadata.shown(layer).sections["test"])
+            script = metadata.script(layer.public.sections["test"])
         if script:
             everything = not is_independent(script)
             yield ImageTest(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script, all_layers=everything)

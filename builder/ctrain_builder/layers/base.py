@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ctrain_builder import base_source
 from ctrain_builder.build_plan import PlannedLayer
-from ctrain_builder.definition import Definition, parse, render
+from ctrain_builder.definition import Definition, parse
 from ctrain_builder.layers import layer, metadata, pack, sif_file
 from ctrain_builder.layers.container import CommandFailed, Container
 from ctrain_builder.layers.failure import SectionFailed
@@ -27,7 +27,7 @@ _MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")
 
 def make(container: Container, planned: PlannedLayer, workspace: Workspace, log: Path) -> Path:
     """Build the base of a chain. Returns the new SIF, in the work directory. Raises SectionFailed, BuildError."""
-    definition, root = render(planned.definition, planned.arguments), container.work / "root"
+    definition, root = planned.rendered, container.work / "root"
     workspace.set_time(planned.epoch)
     layer.fill_mnt_dir(definition, planned, workspace.mnt_dir)
     _unpack(container, planned, root, log)
@@ -83,14 +83,14 @@ def _install(container: Container, planned: PlannedLayer, root: Path, log: Path)
 def header(planned: PlannedLayer) -> str:
     """What the engine gets: where the base comes from, by digest if it is a docker image, by its whole path if it is a
     file: the engine builds in a directory of its own."""
-    definition = render(planned.definition, planned.arguments)
+    definition = planned.rendered
     text = _FIRST_SECTION.split(definition.text, maxsplit=1)[0]
     return _from(text, planned.base or base_source.located(definition))
 
 
 def shown(planned: PlannedLayer) -> Definition:
     """The definition that the image shows."""
-    text = _from(metadata.shown(planned).text, planned.base)
+    text = _from(planned.public.text, planned.base)
     return parse(planned.name, planned.definition.path, text)
 
 

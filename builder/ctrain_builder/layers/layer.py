@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctrain_builder import files
 from ctrain_builder.build_plan import PlannedLayer
-from ctrain_builder.definition import Definition, Section, render
+from ctrain_builder.definition import Definition, Section
 from ctrain_builder.layers import hardlinks, metadata, pack
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_builder.layers.failure import SectionFailed
@@ -38,7 +38,7 @@ _SECTIONS = ("files", "post")
 
 def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspace: Workspace, log: Path) -> Path:
     """Make one layer. Returns the squashfs file, in the work directory. Raises SectionFailed, BuildError."""
-    definition = render(layer.definition, layer.arguments)
+    definition = layer.rendered
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
     fill_mnt_dir(definition, layer, workspace.mnt_dir)
@@ -52,7 +52,7 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     hardlinks.relink(container, upper, below, log)
     mnt = Tree(workspace.mnt_dir)
     before = with_labels(read_metadata(mnt, "metadata"), mnt)
-    write_metadata(Tree(upper), metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch))
+    write_metadata(Tree(upper), metadata.for_layer(before, layer.public, layer.key, layer.epoch))
     return pack.pack(container, upper, below, log, layer.epoch)
 
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ctrain_builder.build_plan import MIRROR, PlannedLayer
-from ctrain_builder.definition import Definition, Section, render
+from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.definition import Definition, Section
 from ctrain_runtime.errors import BuildError
 
 DIRECTORY = ".singularity.d"
-PLACEHOLDER = "http://mirror.of.the.building.machine"
 MARKER = "ctrain-layer"  # holds the key of the topmost layer: a run sees whether the engine mounted the layers
 BUILD_LABELS = "build-labels"  # what %post wrote to $APPTAINER_LABELS
 _ENVIRONMENT = "env/90-environment.sh"
@@ -24,12 +23,6 @@ _HELP = "runscript.help"
 _EXECUTABLE = (_ENVIRONMENT, "runscript", "startscript", "test")
 _SCHEMA = "org.label-schema."
 _CREATED = "org.opencontainers.image.created"
-
-
-def shown(layer: PlannedLayer) -> Definition:
-    """The definition of a layer as images show it. A placeholder stands for the URL of a mirror, which is of no use to
-    anybody, and may hold a password."""
-    return render(layer.definition, {**layer.arguments, MIRROR: PLACEHOLDER})
 
 
 def for_layer(parent: Mapping[str, str], definition: Definition, key: str, epoch: int) -> dict[str, str]:

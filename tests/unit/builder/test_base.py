@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.build_plan import PUBLIC_MIRROR, PlannedLayer
 from ctrain_builder.layers import base, metadata
 
 MIRROR = "http://mirror.example/debian"
@@ -21,7 +21,7 @@ def test_the_engine_gets_the_header_alone_and_the_image_shows_no_mirror(project:
     planned = _planned(project, {"MIRROR": MIRROR})
     assert base.header(planned) == f"Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: {MIRROR}\n\n"
     shown = base.shown(planned)
-    assert shown.header["mirrorurl"] == metadata.PLACEHOLDER
+    assert shown.header["mirrorurl"] == PUBLIC_MIRROR
     assert "echo 1.0\n" in shown.text
     assert MIRROR not in shown.text and "{{" not in shown.text
 
@@ -51,7 +51,7 @@ def test_a_base_has_the_metadata_of_a_plain_build(project: Path) -> None:
     files = metadata.for_base(unpacked, base.shown(planned), planned)
     assert set(files) == {"Singularity", "labels.json"}
     labels = json.loads(files["labels.json"])
-    assert (labels["org.x"], labels[mirror]) == ("y", metadata.PLACEHOLDER)
+    assert (labels["org.x"], labels[mirror]) == ("y", PUBLIC_MIRROR)
 
 
 def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
     upper = build_plan.plan_image(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[
         1
     ]
-    shown = metadata.shown(upper)
-    assert shown.labels == {"org.mirror": metadata.PLACEHOLDER}
+    shown = upper.public
+    assert shown.labels == {"org.mirror": PUBLIC_MIRROR}
     assert "s3cret" not in str(metadata.for_layer({}, shown, upper.key, upper.epoch))
-    assert "s3cret" not in str(metadata.shown(upper).labels)
+    assert "s3cret" not in str(upper.public.labels)

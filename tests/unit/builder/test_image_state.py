@@ -129,6 +129,12 @@ def _altered(bench: Bench) -> None:
     bench.image.write_bytes(bench.image.read_bytes().replace(b"upper", b"UPPER"))
 
 
+def _base_evicted(bench: Bench) -> None:
+    base = bench.cache.layer(bench.plan.layers[0].key, True)
+    base.unlink()
+    base.with_suffix(".json").unlink()
+
+
 def _evicted(bench: Bench) -> None:
     for part in bench.plan.layers:
         path = bench.cache.layer(part.key, part.definition.is_base)
@@ -212,6 +218,7 @@ TABLE: Sequence[Row] = (
         "refuses (78)",
         "nothing",
     ),
+    ("its base was evicted from the cache", _base_evicted, "tested", "nothing", "nothing", "publishes", "nothing"),
     ("its layers were evicted from the cache", _evicted, "tested", "nothing", "nothing", "publishes", "nothing"),
     (
         "its manifest was damaged",
@@ -296,7 +303,10 @@ def _renewed_plan(bench: Bench) -> BuildPlan:
     def built(part: PlannedLayer) -> str:
         return bench.cache.built(part.key, part.definition.is_base)
 
-    return build_plan.renew(bench.plan, built, lambda _: ("", ""))
+    there = [
+        replace(part, exists=bench.cache.has_layer(part.key, part.definition.is_base)) for part in bench.plan.layers
+    ]
+    return build_plan.renew(replace(bench.plan, layers=tuple(there)), built, lambda _: ("", ""))
 
 
 def test_the_table_is_that_of_the_documentation() -> None:

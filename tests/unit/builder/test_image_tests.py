@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.build_plan import PUBLIC_MIRROR, BuildPlan
 from ctrain_builder.image import tests
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.image_spec import TagSpec
-from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import CommandFailed, Container
 from ctrain_runtime.engines.apptainer import Engine
 
@@ -106,7 +105,7 @@ def test_the_test_of_a_definition_is_run_as_the_engine_would(project: Path, tmp_
     script.write_text(check.script)
     script.chmod(0o755)
     done = subprocess.run([script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, f"1.0 {metadata.PLACEHOLDER}\n")
+    assert (done.returncode, done.stdout) == (1, f"1.0 {PUBLIC_MIRROR}\n")
 
 
 class Fake(Container):
