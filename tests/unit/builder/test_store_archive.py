@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import resource
+import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,8 +64,7 @@ def test_plain_tar_makes_a_store_of_it(shop: Shop, tmp_path: Path) -> None:
     file, place = tmp_path / "images.tar", tmp_path / "plain"
     sync(shop, shop.root, file, "small:prod", "--channels")
     place.mkdir()
-    with tarfile.open(file) as archive:
-        archive.extractall(place, filter="tar")
+    subprocess.run(["tar", "-xf", file, "-C", place], check=True)
     [image] = open_store(place).images()
     assert (image.manifest.version, image.channels) == ("1.0-s-r2", ("prod",))
 
