@@ -17,12 +17,12 @@ import pytest
 from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import artifacts
-from ctrain_builder.store import log
+from ctrain_builder.store import log, policy
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import ImageUnusable
+from ctrain_runtime.errors import GateNotPassed, ImageUnusable
 from ctrain_runtime.images import trust, user_layer
 from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.registry.client import RegistryClient, parse
@@ -115,6 +115,19 @@ def test_a_second_key_signs_and_no_published_file_changes(root: Path, keys: Path
     ]
     (added,) = signatures.added(image(root, 1).path)
     assert added.stat().st_mode & 0o777 == 0o444
+
+
+def test_a_gate_asks_for_a_key_also_after_the_way_through_an_archive(root: Path, keys: Path, tmp_path: Path) -> None:
+    far = write_store(tmp_path / "far")
+    for place in (root, far):
+        (place / policy.FILE).write_text(f"channels: {{prod: {{signed_by: [{keys / 'new.pub'}]}}}}\n")
+    store(root, "promote", "pytorch:24.12-hd-r2", "prod", code=GateNotPassed.exit_code)
+    store(root, "sign", "pytorch:24.12-hd-r2", "--key", keys / "new.pem")
+    store(root, "promote", "pytorch:24.12-hd-r2", "prod")
+    for source, target in ((root, tmp_path / "images.tar"), (tmp_path / "images.tar", far)):
+        assert main(BUILD_VERBS, ["store", "sync", str(source), str(target), "--channels"]) == 0
+    assert find_any_arch(("pytorch",), [open_store(far)]).manifest.release == 2
+    trust.require_trusted(image(far, 2), strict(keys / "new.pub"))
 
 
 def test_a_user_layer_is_signed_and_every_change_of_it_is_seen(
