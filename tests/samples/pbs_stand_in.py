@@ -139,10 +139,10 @@ def _sessions() -> list[str]:
 
 def qsub(root: Path, words: list[str]) -> None:
     script = Path(words[-1])
-    if words[:-1] != ["-f"]:
-        fail(2, "qsub: the stand-in knows only -f SCRIPT")
+    if words[0] != "-f" or words[1:-1][:1] not in ([], ["-W"]):
+        fail(2, "qsub: the stand-in knows only -f [-W ATTRIBUTE=VALUE] SCRIPT")
     text = script.read_text(errors="surrogateescape")
-    options: list[str] = []
+    options: list[str] = words[1:-1]
     for line in text.split("\n"):
         if line.startswith("#PBS "):
             options += directive_words(line[5:])
@@ -232,6 +232,7 @@ def _attributes(options: list[str]) -> dict[str, Any]:
         "job_state": "H" if "depend=" in given.get("W", "") else "Q",
         "queue": given.get("q", "workq"),
         "ctime": now,
+        "depend": re.sub(r".*depend=afterany:([^,]*).*|.*", r"\1", given.get("W", "")),
         "Hold_Types": "s" if "depend=" in given.get("W", "") else "n",
         "Output_Path": f"{SERVER}:{Path.cwd() / given['o']}",  # prepare_path.c
         "umask": _umask(given),
@@ -253,6 +254,9 @@ def run(root: Path, words: list[str]) -> None:
     chunk = job.attributes["Resource_List"]["select"].split(":")
     count, mpiprocs = int(chunk[0]), next(int(part[9:]) for part in chunk if part.startswith("mpiprocs="))
     while not _start(root, job, count):
+        after = job.attributes["depend"]
+        if after and Job.find(root, after, "run").ended:
+            job.set(job_state="Q", depend="")
         if (job.path / "delete").exists():
             job.set(job_state="F", substate=91)
             return

@@ -80,6 +80,7 @@ class _Evidence:
 def conclude(run: Run, status: Status) -> Conclusion:
     """Determine how a run ended whose job is gone; record it, and release its image. A run that was concluded with
     doubts is concluded again."""
+    run = requeues.followed(run)
     status = _final_status(run, status)
     evidence = _evidence(run, status)
     if evidence.code is None and run.job_id and not run.record.exit:

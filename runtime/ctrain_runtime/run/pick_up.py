@@ -39,7 +39,7 @@ def pick_up(path: Path) -> Run:
     if not _is_same(path, run.path):
         raise DataError(f"run directory {path} was moved or copied from {run.path}", "Move it back until the run ends")
     if run.record.attempts:
-        return run
+        return requeues.followed(run)
     try:
         job_id = _lost_job(run)
     except SchedulerError as error:
@@ -67,6 +67,7 @@ def current_status(run: Run) -> Status:
     """The state of a run that is not concluded."""
     if not run.job_id:
         return _status_without_job(run)
+    run = requeues.followed(run)
     job = events.read_job_events(run.path)
     code = events.end_code(job)
     if code == 0 and is_undisturbed(run):

@@ -7,6 +7,7 @@ from typing import Optional
 from ctrain_runtime.run import events, record
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.record import Attempt, Record, Restart
+from ctrain_runtime.run.submit import Run, with_job
 from ctrain_runtime.schedulers.protocol import Scheduler, Status
 
 REQUEUED, NOT_REQUEUED, CONTINUED = "requeued", "not requeued", "continued"
@@ -25,6 +26,14 @@ def not_requeued(job: list[Event]) -> str:
     return next((f"; {event.message}" for event in reversed(job) if event.what == NOT_REQUEUED), "")
 
 
+def followed(run: Run) -> Run:
+    """The run with its newest job: a scheduler may give a job that is queued again another number."""
+    if not run.plan.program.is_requeued or run.record.exit:
+        return run
+    named = [event.job for event in events.read_all_job_events(run.path) if event.job]
+    return with_job(run, named[-1]) if named and run.job_id and named[-1] != run.job_id else run
+
+
 def status(job: list[Event], answer: Status) -> Status:
     """The scheduler's answer. A job that is to be queued again may still be ending: it does not run any more."""
     why = cause(job)
@@ -33,10 +42,11 @@ def status(job: list[Event], answer: Status) -> Status:
     )
 
 
-def of_event(before: list[Event], event: Event, name: str) -> Restart:
+def of_event(before: list[Event], event: Event, run: Run) -> Restart:
     """The restart that a job's `continued` event tells of; `before` are the events up to it."""
     starts = [at for at, earlier in enumerate(before) if events.is_start(earlier)]
     last = before[starts[-2] : starts[-1]] if len(starts) > 1 else []
+    name = run.scheduler.name(last[0].job) if last and last[0].job else run.job_name
     reason = f"{name} was queued again: {cause(last) or UNKNOWN}"
     return Restart(event.attempt, record.iso(event.time or 0.0), reason, 0, event.message, requeued=True)
 

@@ -21,7 +21,7 @@ def find(run: Run) -> tuple[Restart, ...]:
     """The restarts of a run so far, each with the rank that failed first before it, or why its job was queued again."""
     every = events.read_all_job_events(run.path)
     return tuple(
-        _restart(run, event) if event.what == RESTARTED else requeues.of_event(every[:at], event, run.job_name)
+        _restart(run, event) if event.what == RESTARTED else requeues.of_event(every[:at], event, run)
         for at, event in enumerate(every)
         if event.what in (RESTARTED, requeues.CONTINUED)
     )

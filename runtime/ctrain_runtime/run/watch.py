@@ -138,6 +138,7 @@ class _Watcher:
     def step(self) -> bool:
         """Look once at everything that is due; whether the run has ended."""
         now = time.monotonic()
+        self._run = requeues.followed(self._run)
         every = events.read_all_job_events(self._run.path)
         job, starts = events.since_last_start(every), sum(map(events.is_start, every)) or int(events.has_started(every))
         is_queued = requeues.cause(job) is not None

@@ -408,3 +408,43 @@ def test_inside_an_allocation_a_run_starts_at_once(bench: Bench) -> None:
     assert not (bench.folder / "pbs/2").exists()
     assert "allocation 1.login01" in out
     assert ended(bench.attach(verb="cancel"))[0] == 0
+
+
+LEAVES = """
+import os, sys
+run, attempt = os.environ["CTRAIN_RUN_DIR"], os.environ["CTRAIN_ATTEMPT"]
+print(attempt, os.environ.get("CTRAIN_RESUME", "anew"), os.environ["PBS_JOBID"], flush=True)
+if os.environ["RANK"] == "0":
+    open(run + "/checkpoint/step-" + attempt, "w").close()
+sys.exit(0 if attempt == "2" else 85)
+"""
+
+
+def test_a_job_that_is_to_go_on_submits_itself_again(bench: Bench) -> None:
+    code, out, error = ended(bench.run("--launcher", "env", "--until-done", "--", "python3", "-c", LEAVES))
+    assert (code, error) == (0, ""), out
+    own = bench.one / "checkpoint"
+    shown = [line for line in bench.log(0).splitlines() if line and not line.startswith("---")]
+    assert shown == ["0 anew 1.login01", f"1 {own} 2.login01", f"2 {own} 3.login01"]
+    went_on = [line for line in out.splitlines() if "; going on from " in line]
+    assert went_on == [
+        f"job {number} was queued again: saved and left; going on from the last checkpoint" for number in (1, 2)
+    ]
+    record = bench.record()
+    assert [(made["job_id"], made["outcome"]) for made in record["attempts"]] == [
+        *(("1.login01", "requeued"), ("2.login01", "requeued"), ("3.login01", "completed")),
+    ]
+    assert not bench.orphans()
+
+
+def test_a_run_whose_next_job_waits_is_cancelled_with_it(bench: Bench) -> None:
+    (bench.folder / "pbs/late").touch()  # the first job stays in state E
+    assert ended(bench.run("--launcher", "env", "--retries", "2", "--", "python3", "-c", LEAVES, verb="submit"))[0] == 0
+    wait_for(lambda: '"what": "queued"' in (bench.one / "events.jsonl").read_text())
+    status = ended(bench.ctrain("status", "one", "--runs", str(bench.runs), "--site", bench.site))[1]
+    assert "state     waiting" in status and "job       job 2" in status
+    code, _, error = ended(bench.attach(verb="cancel"))
+    assert (code, error) == (0, "")
+    (bench.folder / "pbs/late").unlink()
+    assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+    assert not (bench.folder / "pbs/3").exists()

@@ -30,6 +30,22 @@ run_mpiexec() {
   check_hosts && mpiexec "$@"
 }
 
+find_pbs() { # puts PBS's commands on PATH, if they are not
+  PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null)/bin
+}
+
+# PBS does not tell a job why it ends, and lets users requeue none (recorded: qrerun, Unauthorized Request). So a job submits
+# itself once more, to start when this one has ended. Of a job with -r y that loses a node, PBS starts the same one again.
+CT_LATE_SECONDS=30 # job.sh starts later than the time of its job
+pbs_cause() { # sets cause
+  ((!ct_limit || SECONDS + CT_LATE_SECONDS < ct_limit)) || cause='time limit'
+}
+resubmit_pbs_job() {
+  local id
+  id=$(find_pbs; timeout 60 qsub -f -W "depend=afterany:$PBS_JOBID" "$run/job.sh") &&
+    job_event run queued "\"job\": \"${id##*$'\n'}\""
+}
+
 # Hydra's mpiexec has ended before the guards and what they guard: how a rank ended would be missed.
 CT_HYDRA_TENTHS=150 # of a second: from SIGTERM to SIGKILL, and a little for guard.sh
 count_events() { # WHAT: of all ranks, in this attempt
@@ -56,7 +72,7 @@ ct_last_signal=0 ct_sent=1000
 use_tm() { # POLL COMMAND...: that starts node.sh on a host. Tasks, on which tasks.bash works, are nodes then
   ct_grace=15 ct_asked_grace=15 # more than node.sh gives its tasks
   ct_poll=$1 node_script=("${@:2}")
-  PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null)/bin
+  find_pbs
   mkdir -p "$run/signals"
   run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
     trap '' TERM USR1 USR2

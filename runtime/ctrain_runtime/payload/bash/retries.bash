@@ -20,9 +20,10 @@ retry_job() { # RETRIES SECONDS: of its time limit, 0 without one
     [[ ! $line =~ \"attempt\":\ ([0-9]{1,9}) ]] || ((BASH_REMATCH[1] <= last)) || last=${BASH_REMATCH[1]}
   done <"$run/events.jsonl"
   export CTRAIN_ATTEMPT=0
-  ct_retries=$1 ct_retried=$((starts - 1)) ct_end_command=end_tasks_and_retry
+  ct_retries=$1 ct_limit=$2 ct_retried=$((starts - 1)) ct_end_command=end_tasks_and_retry
   ct_saved_before=$(list_checkpoints)
   if ((ct_retried)); then
+    rm -f "$run/signals/"* # of the job before, on PBS
     CTRAIN_ATTEMPT=$((last + 1))
     [ -z "$ct_saved_before" ] || { export CTRAIN_RESUME=$run/checkpoint && from='the last checkpoint'; }
     job_event before continued "\"attempt\": $CTRAIN_ATTEMPT, \"message\": \"$from\""

@@ -93,7 +93,8 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> 
     yield ["-o", run_files.SCHEDULER_LOG]  # in the directory of qsub, which lets no letters but ASCII through here
     if umask:  # else 077 (man pbs_job_attributes)
         yield ["-W", f"umask={umask}"]
-    yield ["-r", "n"]  # a second start would mix its records with those of the first
+    # a second start would mix its records with those of the first, but for one that goes on from there
+    yield ["-r", "y" if plan.program.is_requeued else "n"]
     if "account" in settings:
         yield ["-A", settings["account"]]
     if plan.placement.after:

@@ -58,10 +58,6 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     if plan.size.spare_nodes:
         problem = "PBS ends a job whose node fails: --spare-nodes has no use"
         raise UsageError(problem, "Remove it; --restarts works without")
-    if plan.program.is_requeued:
-        raise UsageError(
-            "--retries and --until-done are for Slurm so far", "Remove them; --resume RUN goes on from a run"
-        )
     if plan.placement.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
         raise UsageError(f"--cpu-bind {plan.placement.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
@@ -113,7 +109,15 @@ def _before(plan: LaunchPlan) -> list[str]:
         start = [quote_argv(["use_tm", str(_poll_seconds(plan)), *start_script(plan, run_files.NODE_SCRIPT)])]
     elif plan.size.nodes > 1:
         start = ["unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all"]
-    return [*log, *renew_lease(plan), f"list_hosts {plan.size.nodes}", rendezvous(plan, _address(plan)), *start]
+    retries = ["ct_find_cause=pbs_cause ct_queue_again=resubmit_pbs_job"] if plan.program.is_requeued else []
+    return [
+        *log,
+        *renew_lease(plan),
+        *retries,
+        f"list_hosts {plan.size.nodes}",
+        rendezvous(plan, _address(plan)),
+        *start,
+    ]
 
 
 def _address(plan: LaunchPlan) -> str:

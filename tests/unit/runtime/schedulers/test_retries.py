@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
+from ctrain_runtime.cluster.model import Cluster
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.schedulers.script import job_script
+from samples.plans import GPU_PARTITION, a_job, a_site, some_facts
 from samples.programs import answer
 from samples.scripts import Scripts, wait_until
 
@@ -213,3 +217,48 @@ def test_the_program_is_warned_before_the_time_limit(scripts: Scripts) -> None:
     assert "\nretry_job 1 60\n" in (scripts.run / "job.sh").read_text()
     job.wait(60)
     assert scripts.job_events()[-1] == requeued() and warned.exists()
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(0, ""), (3000, ""), (3595, "time limit")])
+def test_pbs_jobs_know_their_time_limit_by_the_clock(scripts: Scripts, seconds: int, cause: str) -> None:
+    answer(scripts.bin, "qsub", "a banner\n8.login01\n")
+    before = (f"SECONDS={seconds} PBS_JOBID=7.login01", "ct_find_cause=pbs_cause ct_queue_again=resubmit_pbs_job")
+    events = run_to_limit(scripts, before=before, retries=1, time="1:00:00")
+    queued = {"stage": "run", "what": "queued", "job": "8.login01"}
+    assert events == ([requeued(cause), queued] if cause else [ended(143)])
+    if cause:
+        assert (scripts.bin / "qsub.calls").read_text() == f"-f -W depend=afterany:7.login01 {scripts.run}/job.sh\n"
+
+
+def test_what_schedulers_are_asked_for(scripts: Scripts) -> None:
+    scripts.create(scripts.plan("true", retries=2))
+    job = (scripts.run / "job.sh").read_text()
+    assert "#SBATCH --requeue\n#SBATCH --open-mode=append\n" in job and "--no-requeue" not in job
+    assert "\nct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job ct_last_job=keep_slurm_job\n" in job
+    facts = some_facts(cluster=Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),)))
+    parts = {"site": a_site(scheduler="pbs"), "facts": facts, "run_directory": scripts.folder / "pbs"}
+    directory = scripts.create(scripts.plan("true", retries=2, **parts))
+    job = (directory / "job.sh").read_text()
+    assert "#PBS -r y\n" in job and "\nct_find_cause=pbs_cause ct_queue_again=resubmit_pbs_job\n" in job
+
+
+def test_retries_that_are_refused(scripts: Scripts) -> None:
+    with pytest.raises(UsageError, match="--retries must be an integer of at least 0, not -1"):
+        scripts.plan("true", retries=-1)
+    with pytest.raises(UsageError, match="contradict each other"):
+        scripts.plan("true", retries=1, until_done=True)
+    with pytest.raises(UsageError, match="--until-done needs a queue: nothing queues this run again"):
+        scripts.plan("true", local=True, until_done=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "option", "expected"),
+    [(2, None, (2, False)), ("until done", None, (0, True)), (2, 0, (0, False)), ("until done", 3, (3, False))],
+)
+def test_the_key_of_a_job_and_the_option(
+    scripts: Scripts, key: Any, option: Optional[int], expected: tuple[int, bool]
+) -> None:
+    job = dataclasses.replace(a_job(command=("true",)), retries=key)
+    for local in (False, True):
+        program = scripts.plan(job=job, local=local, retries=0 if local else option).program
+        assert (program.retries, program.until_done) == ((0, False) if local else expected)

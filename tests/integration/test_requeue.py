@@ -1,0 +1,65 @@
+"""Runs of the real Slurm whose jobs meet their time limit: one is queued again and finishes, one is cancelled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from samples.cluster import Cluster, until
+
+RUN = ("--nodes", "1", "--image", "pytorch-cpu", "--preflight", "off", "--time", "10")
+STEPS, SAVED_EVERY = 250, 50
+SETTINGS = (f"steps={STEPS}", f"save_every={SAVED_EVERY}", "layers=2", "width=64", "context=32", "batch=16")
+SETTINGS += ("sample=0", "strategy=ddp")
+BOUND = 2e-6  # as in test_equality.py
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    """(step, loss) in the order of their writing; the last line may be half-written."""
+    text = (run / "metrics.jsonl").read_text() if (run / "metrics.jsonl").exists() else ""
+    return [(line["step"], line["loss"]) for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())]
+
+
+def state(cluster: Cluster, job: str) -> str:
+    return cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout.strip()
+
+
+def test_a_time_limit_is_outlived_and_a_cancellation_is_the_end(cluster: Cluster) -> None:
+    train = ("ctrain", "run", "gpt", *RUN, "--ranks-per-node", "2", "--retries", "1", "--env", "OMP_NUM_THREADS=1")
+    started = cluster.start(*train, "--name", "outlives", "--", *SETTINGS)
+    wait = ("ctrain", "submit", *RUN, "--launcher", "env", "--ranks-per-node", "1", "--until-done")
+    assert cluster.run(*wait, "--name", "waits", "--", "sleep", "600").returncode == 0
+    run, events = cluster.runs("outlives"), cluster.runs("waits") / "events.jsonl"
+    until(lambda: max(losses(run), default=(0, 0.0))[0] >= SAVED_EVERY + 5, "a checkpoint", 200)
+    until(lambda: '"stage": "run"' in events.read_text(), "the start of the other", 200)
+    jobs = {name: str(cluster.record(name)["attempts"][0]["job_id"]) for name in ("outlives", "waits")}
+    for job in jobs.values():
+        cluster.administer("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+    for job in jobs.values():
+        until(lambda: state(cluster, job) == "PENDING", f"job {job} in the queue again", 120)  # noqa: B023  # it is called here
+
+    assert cluster.run("ctrain", "status", "waits").stdout.splitlines()[1].startswith("state     waiting")
+    assert cluster.run("ctrain", "cancel", "waits").returncode == 0
+    ended = cluster.record("waits")
+    assert (ended["exit"]["ending"], ended["exit"]["code"]) == ("cancelled", 130)
+    assert [(made["outcome"], made["word"]) for made in ended["attempts"]] == [
+        ("requeued", "time limit"),
+        ("cancelled by its user", "CANCELLED"),
+    ]
+    assert state(cluster, jobs["waits"]) in ("", "CANCELLED")
+
+    cluster.administer("scontrol", "update", f"JobId={jobs['outlives']}", "StartTime=now")  # else in two minutes
+    output, _ = started.communicate(timeout=300)
+    assert started.returncode == 0, output
+    went_on = f"job {jobs['outlives']} was queued again: time limit; going on from the last checkpoint\n"
+    assert went_on in output and ", with 1 restart" in output, output
+    record = cluster.record("outlives")
+    assert (record["exit"]["ending"], len(record["attempts"])) == ("completed", 2)
+    assert [made["job_id"] for made in record["attempts"]] == [jobs["outlives"]] * 2
+    curve = losses(run)
+    assert {step for step, _ in curve} == set(range(1, STEPS + 1)), "unbroken"
+    for step in range(1, STEPS + 1):
+        again = [loss for at, loss in curve if at == step]
+        assert again == pytest.approx([again[0]] * len(again), rel=BOUND)
