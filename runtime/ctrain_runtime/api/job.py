@@ -45,6 +45,7 @@ class Job:
     restarts: Optional[int] = None
     settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_options: Sequence[str] = ()
+    live: bool = False  # in the job's directory itself, not in a copy
     name: str = ""  # of the run
     site: str = ""
     store: str = ""
@@ -70,6 +71,7 @@ def make_request(job: Job, *, dry_run: bool = False) -> Request:
         resume=job.resume,
         after=job.after,
         dry_run=dry_run,
+        live=job.live,
         options=Options(
             nodes=job.nodes,
             gpus_per_node=job.gpus_per_node,

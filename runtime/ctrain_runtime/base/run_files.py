@@ -31,6 +31,7 @@ SCHEDULER_LOG = f"{LOGS}/scheduler.log"  # of schedulers that deliver a job's ou
 HOSTS = "hosts"  # of the run, one per line
 ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner only, until the job ends
 SIGNALS = "signals"  # names of files are the signals that a job has got, where the scheduler passes none to all nodes
+CODE, CODE_DIFF = "code", "code.diff"  # a copy of the job's directory; what differs there from its commit
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 STACKS = "stacks"  # of ranks that hung: files of text

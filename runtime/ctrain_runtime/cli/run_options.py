@@ -111,9 +111,10 @@ def _add_basics(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("parameters of the program").add_argument
+    add = parser.add_argument_group("program").add_argument
     text = "parameter, added to the command (repeatable)"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+    add("--live", action="store_true", help="run in the job's directory itself: an edit while it waits counts")
     text = "how parameters are written in the command (default: the job's, else --key value)"
     add("--parameter-style", choices=get_args(ParameterStyle), default="", help=text)
 
@@ -219,6 +220,7 @@ def make_request(args: argparse.Namespace) -> Request:
         resume=args.resume,
         after=vars(args).get("after", ""),
         pull=args.pull,
+        live=bool(vars(args).get("live")),
         report=Activity(sys.stderr).report,
         options=Options(
             nodes=args.nodes,

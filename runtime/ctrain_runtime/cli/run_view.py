@@ -17,7 +17,7 @@ from ctrain_runtime.cli import world_view
 from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_state import last_metrics
 from ctrain_runtime.plan.environment import RESUME
-from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
+from ctrain_runtime.plan.model import CodeCopy, DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import logs
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.conclude import PREFIX, Conclusion
@@ -52,6 +52,7 @@ def summary(prepared: Prepared, reason: str, of_sweep: str = "") -> str:
         ("image", f"{name}  {short(plan.image.digest)}{prepared.image_source}{substitute}"),
         *(("layer", f"{layer.path}  {short(layer.digest)}") for layer in plan.image.layers),
         ("where", _where(plan)),
+        *([("code", _code(plan.mounts.code))] if plan.mounts.code else []),
         *((_what(plan, mount), f"{mount.source} -> {mount.target} (read-only)") for mount in read_only),
         *([("staging", plan.staging.reason)] if plan.staging.directory else []),
         *([("staging", _copied(plan.staging.data_copy))] if plan.staging.data_copy else []),
@@ -63,6 +64,12 @@ def summary(prepared: Prepared, reason: str, of_sweep: str = "") -> str:
         *(("note", note) for note in prepared.notes),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _code(code: CodeCopy) -> str:
+    return (
+        f"a copy of {code.directory}, which the program sees and changes in its place: code/ of the run (--live: none)"
+    )
 
 
 def _what(plan: LaunchPlan, mount: Mount) -> str:

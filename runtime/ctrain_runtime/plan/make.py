@@ -81,7 +81,7 @@ def make_plan(
         size=size,
         placement=_placement(site, options, facts, fit, options.cpu_bind or listed),
         environment=environment,
-        mounts=Mounts(mounts, data=data.source if data else "", resume=options.resume),
+        mounts=Mounts(mounts, data=data.source if data else "", resume=options.resume, code=options.code),
         staging=staging,
         notify=options.notify,
         checks=_estimate(job, site, program.command, size, gpus) if options.estimate else Checks(),

@@ -17,6 +17,14 @@ IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an imag
 
 
 @dataclass(frozen=True)
+class CodeCopy:
+    """The job's directory, of which the run has a copy; `live` are the paths below it that stay where they are."""
+
+    directory: str
+    live: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Options:
     """The requests of the command line, with absolute paths. None and "" mean: not given."""
 
@@ -48,6 +56,7 @@ class Options:
     retries: Optional[int] = None
     until_done: bool = False
     notify: tuple[str, ...] = ()  # the words of a command
+    code: Optional[CodeCopy] = None
 
 
 @dataclass(frozen=True)
@@ -226,11 +235,12 @@ class Environment:
 @dataclass(frozen=True)
 class Mounts:
     """The host paths that the container sees, in order. `data` is the one of the data set, `resume` that of the
-    checkpoint of an earlier run ("": none)."""
+    checkpoint of an earlier run ("": none). With `code`, it sees a copy in place of the job's directory."""
 
     paths: tuple[Mount, ...]
     data: str = ""
     resume: str = ""
+    code: Optional[CodeCopy] = None
 
 
 @dataclass(frozen=True)

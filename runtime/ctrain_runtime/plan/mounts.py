@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import ConfigError, DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
@@ -27,7 +28,11 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
         cache = expand(site.cache, f"site {site.name}: cache")
         mounts.append(Mount(cache, cache, read_only=False))
     if job.directory:
-        mounts.append(Mount(str(job.directory), str(job.directory), read_only=False))
+        source = run_directory / run_files.CODE if options.code else job.directory
+        mounts.append(Mount(str(source), str(job.directory), read_only=False))
+    if options.code:
+        stays = (f"{options.code.directory}/{name}" for name in options.code.live)
+        mounts += [Mount(path, path, read_only=False) for path in stays]
     data = data_mount(job, site, options)
     if data:
         if data.source != data.target and Path(data.target) in (run_directory, *run_directory.parents):

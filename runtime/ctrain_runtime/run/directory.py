@@ -22,7 +22,7 @@ from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
-from ctrain_runtime.run import shared_files
+from ctrain_runtime.run import code_copy, shared_files
 
 LAST = "last"  # in place of a run's name: the newest
 SCHEMA = 3  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
@@ -50,8 +50,9 @@ def check_mount_sources(plan: LaunchPlan, of_nodes: Collection[str] = ()) -> Non
 
     Raises DataError.
     """
+    own = (plan.run_directory, f"{plan.run_directory}/{run_files.CODE}")
     for mount in plan.mounts.paths:
-        if not Path(mount.source).exists() and mount.source not in (plan.run_directory, *of_nodes):
+        if not Path(mount.source).exists() and mount.source not in (*own, *of_nodes):
             raise DataError(f"cannot mount {mount.source} at {mount.target}: not found", "Check the path")
         if mount.source == plan.mounts.data and (problem := data_problem(mount)):
             raise problem
@@ -119,6 +120,8 @@ def _fill(path: Path, launch: Launch) -> None:
     if not launch.plan.program.interactive:  # with a plan, it is a run
         write_json(path / run_files.PLAN, as_data(launch))
         shared_files.create(path, launch.plan)
+    if launch.plan.mounts.code:
+        code_copy.copy(launch.plan.mounts.code, path)
     if launch.plan.checks.preflight:
         left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
         shutil.copytree(payload.PREFLIGHT, path / run_files.PREFLIGHT_PROGRAMS, ignore=left_out)

@@ -31,7 +31,9 @@ def _missing_mount(word: str, plan: LaunchPlan) -> str:
     real = os.path.realpath(path)
     if not any(_is_below(path, mount.target) for mount in plan.mounts.paths):
         return real if path == real else f"{real}:{path}"
-    sources = (os.path.realpath(mount.source) for mount in plan.mounts.paths)  # a symlink may lead out of them
+    copied = [plan.mounts.code.directory] if plan.mounts.code else []
+    shown = (*(mount.source for mount in plan.mounts.paths), *copied)
+    sources = map(os.path.realpath, shown)  # a symlink may lead out of them
     return real if _is_of_users(real) and not any(_is_below(real, source) for source in sources) else ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_runtime import job, launchers, schedulers
 from ctrain_runtime.cluster import facts
@@ -22,7 +22,7 @@ from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import Launch, LaunchPlan, Mount, Options
+from ctrain_runtime.plan.model import CodeCopy, Launch, LaunchPlan, Mount, Options
 from ctrain_runtime.plan.mounts import site_mounts
 from ctrain_runtime.plan.size import JobFit
 from ctrain_runtime.plan.size_request import make_size_request, read_options
@@ -74,6 +74,7 @@ class Request:
     after_any: bool = False  # however that ends
     dry_run: bool = False
     pull: bool = False  # the image, even if it is cached
+    live: bool = False  # the job's directory itself, not a copy
     options: Options = field(default_factory=Options)
     report: Report = lambda _what, _progress: None
 
@@ -206,6 +207,7 @@ def _plan(
     options = replace(
         request.options,
         env=(*env, *request.options.env),
+        code=_code(request, planned),
         after=job_id,
         after_any=bool(job_id) and request.after_any,
         notify=notify.notifier(site.notify),
@@ -226,6 +228,15 @@ def _plan(
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
     done = _resume_notes(resumed) if resumed else ()
     return plan, (*notes, *plan.checks.notes, *done, *filter(None, (waits,)), *of_site, *independent.notes(plan))
+
+
+def _code(request: Request, planned: job.Job) -> Optional[CodeCopy]:
+    """What of a directory job is copied; None for all other jobs. Raises JobError."""
+    if not (planned.file and planned.directory) or request.live:
+        return None
+    from ctrain_runtime.run import code_copy  # only here: start-up is measured
+
+    return code_copy.survey(planned.directory)
 
 
 def _digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:

@@ -9,17 +9,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime.base import command, config, run_files
-from ctrain_runtime.errors import ConfigError, CtrainError
+from ctrain_runtime.base import config, run_files
+from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
-from ctrain_runtime.run import directory, ending
+from ctrain_runtime.run import directory, ending, revision
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.world import World
 
 SCHEMA = 3
 WITHOUT_ENDING = 2  # the schema before Exit had an ending
-GIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class Record:
     """The record of a run: record.json.
 
     `nodes`: the hosts in the order of the ranks; `environment`: names only; `revision`: the git commit of the job's
-    directory. `preflight`: its measurements, and why it failed. `parameters`: the settings
-    of the program, which are words of the command. `estimate` and `measured`: the expected and the
-    measured needs, if --estimate was given. `world`: the certificate of who joined, null in records of older versions.
+    directory, `uncommitted`: it differs from that. `preflight`: its measurements, and why it failed. `parameters`: the
+    settings of the program, which are words of the command. `estimate` and `measured`: the expected and the measured
+    needs, if --estimate was given. `world`: the certificate of who joined, null in records of older versions.
 
     `world`, `exit` and `end` are null until the run is known to have ended. `doubtful`: files were missing that may
     appear later, and then correct how it ended.
@@ -104,6 +103,7 @@ class Record:
     measured: Optional[Measured] = None
     world: Optional[World] = None
     parameters: dict[str, str] = field(default_factory=dict)
+    uncommitted: bool = False
     schema: int = SCHEMA
 
 
@@ -122,7 +122,7 @@ def begin(plan: LaunchPlan) -> Record:
         data=plan.mounts.data,
         environment=tuple(sorted((*plan.environment.variables, *plan.environment.passed))),
         resume=plan.mounts.resume,
-        revision=_revision(plan.program.workdir),
+        revision=revision.commit(plan.program.workdir),
         launcher=plan.program.launcher,
         world_size=plan.size.world_size,
         created=iso(time.time()),
@@ -161,14 +161,3 @@ def _with_ending(data: dict[str, Any]) -> dict[str, Any]:
 def iso(seconds: float) -> str:
     """Seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
-
-
-def _revision(workdir: str) -> str:
-    """The commit that is checked out in a directory; "" outside of repositories, and for examples in the image."""
-    if not Path(workdir).is_dir():
-        return ""
-    try:
-        result = command.run(["git", "-C", workdir, "rev-parse", "HEAD"], check=False, timeout=GIT_SECONDS)
-    except CtrainError:
-        return ""
-    return result.stdout.strip() if result.code == 0 else ""

@@ -221,10 +221,12 @@ def test_a_dry_run_shows_everything_and_makes_nothing(
     assert ctrain(*SLURM, "./job", "--nodes", "2", "--name", "one", *secret) == 0
     shown = capsys.readouterr().out
     run = queue / "ctrain-runs/one"
-    assert shown.splitlines()[:6] == [
+    place = "which the program sees and changes in its place: code/ of the run (--live: none)"
+    assert shown.splitlines()[:7] == [
         "site      generic-slurm (dry run: nothing is started)",
         "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3",
         "where     2 x gpu: 2 GPUs per node, 8 cores per rank; 4 ranks, launcher env; limit 01:00:00",
+        f"code      a copy of {queue}/job, {place}",
         "preflight NCCL on several nodes: some seconds; stops the job if it fails (--preflight off|warn|strict)",
         f"run       one  ->  {run}",
         "note      launcher env: the image has no MPI",
@@ -311,7 +313,7 @@ def test_options_and_variables_of_the_user(
     assert Path(plan["run_directory"]).parent == machine / "here"
     assert [(mount["source"], mount["target"]) for mount in plan["mounts"]["paths"]] == [
         (f"{machine}/data", "/d"),
-        (f"{machine}/job", f"{machine}/job"),
+        (f"{plan['run_directory']}/code", f"{machine}/job"),
         (f"{machine}/data", "/data"),
         (plan["run_directory"], plan["run_directory"]),
     ]
