@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,6 +47,8 @@ from ctrain_runtime.site.select import SelectedSite, select_site
 GPUS_PER_NODE = 8  # where nothing is known of the nodes
 SEQUENCES = 512  # of a batch, about, if none is given
 LARGEST = 1 << 24  # of counts
+MOST_GPUS = 1 << 17
+DAY = 86400
 _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
 # What no published run judges here.
 _NOT_ESTIMATED = {
@@ -105,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
     measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
     add_runs(parser)
+    add("--days", type=float, metavar="N", help="find how many GPUs train --tokens in N days; implies --fit")
     add("--fit", action="store_true", help="search the layouts and rank those that fit")
     add("--explain", action="store_true", help="print each formula, its source and its numbers")
     add("--json", action="store_true", help="print one JSON object instead of text")
@@ -141,7 +144,7 @@ def execute(args: argparse.Namespace) -> int:
     selected = select_site(args.site or "", vars(args))
     hardware, notes = _hardware(args, selected)
     given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
-    batch = args.batch or hardware.count * max(1, round(SEQUENCES / hardware.count))
+    batch = args.batch or _usual_batch(hardware.count)
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
     case = Case(_model(args), hardware, Layout(batch, **given), tokens)
     if case.model.assumed:
@@ -149,7 +152,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.calibrate or args.rate is not None:
         case, note = _calibrated(args, case, selected)
         notes.append(note)
-    found = fit.fit(case, given) if args.fit else None
+    _check_tokens(case)
+    if args.days is not None:
+        case, table = _for_days(args, case, given)
+    else:
+        _check_silent(args, given)
+        table = ""
+    found = fit.fit(case, given) if args.fit or table else None
     estimate = found.ranked[0] if found else make_estimate(case)
     problem = None if estimate.fits else ResourceError(f"does not fit: {fit.excess(estimate)}", fit.advice(case))
     if args.json:
@@ -159,7 +168,7 @@ def execute(args: argparse.Namespace) -> int:
         print(estimate_view.explain(estimate))
     else:
         blocks = BLOCKS if Writer(sys.stdout).can_show(BLOCKS) else ASCII_BLOCKS
-        print(estimate_view.describe(estimate, found, notes, blocks))
+        print("\n\n".join([*([table] if table else []), estimate_view.describe(estimate, found, notes, blocks)]))
     if problem:
         print_line(f"ctrain: {problem}", sys.stderr)
     return problem.exit_code if problem else 0
@@ -177,6 +186,40 @@ def _model(args: argparse.Namespace) -> Model:
     if missing:
         raise UsageError(f"no model given, and no {', '.join(missing)}", "As in: ctrain estimate gpt3-175b, or 7.5B")
     return Model(**shape)
+
+
+def _usual_batch(gpus: int) -> int:
+    return gpus * max(1, round(SEQUENCES / gpus))
+
+
+def _check_tokens(case: Case) -> None:
+    iteration = case.layout.batch * case.model.sequence
+    if 0 < case.tokens < iteration:
+        problem = f"--tokens {case.tokens:,.0f} are fewer than the {iteration:,} of one iteration"
+        raise UsageError(problem, "Pass the tokens of the whole training, as in 300B, or a smaller --batch")
+
+
+def _check_silent(args: argparse.Namespace, given: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option that would change nothing."""
+    if args.sequence_parallel and given.get("tp", 1) == 1 and not args.fit:
+        raise UsageError(
+            "--sequence-parallel splits what --tp leaves whole, and there is no --tp", "Pass --tp 2 or more"
+        )
+    if args.schedule and given.get("pp", 1) == 1 and not args.fit:
+        raise UsageError(f"--schedule {args.schedule} is of pipelines, and there is no --pp", "Pass --pp 2 or more")
+    if args.offload and given.get("strategy", "ddp") in ("ddp", "fsdp") and not args.fit:
+        strategy = given.get("strategy", "ddp")
+        raise UsageError(f"--offload is of ZeRO, not of {strategy}", "Pass --strategy zero1, zero2 or zero3")
+
+
+def _for_days(args: argparse.Namespace, case: Case, given: Mapping[str, Any]) -> tuple[Case, str]:
+    """The case on the fewest GPUs that suffice, and the table of those that were tried."""
+    if not (case.tokens and 0 < args.days < math.inf):
+        raise UsageError("--days needs a positive number of days, and --tokens", "As in: --tokens 1T --days 30")
+    if args.gpus or args.nodes or args.rate is not None or args.calibrate:
+        raise UsageError("--days finds the number of GPUs", "Omit --gpus, --nodes, --rate and --calibrate")
+    tried = fit.fewest_gpus(case, given, lambda gpus: args.batch or _usual_batch(gpus), args.days * DAY)
+    return tried[-1].case, estimate_view.days_table(tried, args.days)
 
 
 def _named_model(name: str) -> Model:
@@ -201,6 +244,8 @@ def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardwar
     gpu = types[0]
     per_node = args.gpus_per_node or (partition.gpus if partition else GPUS_PER_NODE)
     count = args.gpus or (args.nodes or 1) * per_node
+    if count > MOST_GPUS:
+        raise UsageError(f"{count:,} GPUs are more than any training has had", f"Pass at most --gpus {MOST_GPUS}")
     if count > per_node and count % per_node:
         near = f"--gpus {count - count % per_node} or --gpus {count - count % per_node + per_node}"
         raise UsageError(f"{count} GPUs are not a multiple of the {per_node} of a node", f"Nearest: {near}")

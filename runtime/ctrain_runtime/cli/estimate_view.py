@@ -8,11 +8,15 @@ from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.estimate.estimate import Estimate, capacity
+from ctrain_runtime.estimate.evidence import Band, find_band
+from ctrain_runtime.estimate.families import NAMES
 from ctrain_runtime.estimate.fit import Fit, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
+from ctrain_runtime.estimate.packaged import example_for
 
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts
+DAY = 86400
 
 
 def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
@@ -20,7 +24,8 @@ def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blo
     ranking = [_ranking(found)] if found else []
     seconds = estimate.values["T"]
     time = f"time of an iteration: {format_seconds(seconds)}\n{_bars(TIME, estimate, seconds, format_seconds, blocks)}"
-    return "\n\n".join([_head(estimate, notes), *ranking, _memory(estimate, blocks), time, _result(estimate)])
+    parts = [_answer(estimate), _head(estimate, notes), *ranking, _memory(estimate, blocks), time, _result(estimate)]
+    return "\n\n".join(parts)
 
 
 def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> dict[str, Any]:
@@ -30,10 +35,21 @@ def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> d
         "values": {formula.symbol: estimate.values[formula.symbol] for formula in estimate.formulas},
         "usable_memory": capacity(estimate.case.hardware),
         "fits": estimate.fits,
+        "band": _band_data(estimate),
+        "example": example_for(estimate.case.model, estimate.case.layout),
         "layouts": [{**asdict(one.case.layout), "T": one.values["T"]} for one in _distinct(found)],
         "reasons": found.reasons() if found else [],
         "notes": list(notes),
     }
+
+
+def _band_data(estimate: Estimate) -> Optional[dict[str, Any]]:
+    """Factors of the estimated time; none if a measured rate stands for it."""
+    if estimate.case.efficiency is not None:
+        return None
+    band = find_band(estimate)
+    nearest = {"source": band.nearest.source, "model": band.nearest.model, "gpus": band.nearest.case.hardware.count}
+    return {"low": band.low, "high": band.high, "runs": band.runs, "nearest": nearest}
 
 
 def explain(estimate: Estimate) -> str:
@@ -47,6 +63,73 @@ def explain(estimate: Estimate) -> str:
         used.update(formula.names)
     legend = [(name, meaning) for name, meaning in estimate.meanings.items() if name in used]
     return "\n\n".join([*parts, table(("symbol", "meaning"), legend)])
+
+
+def _answer(estimate: Estimate) -> str:
+    """What it takes, in as many digits as are known, and by what that is known."""
+    values, case = estimate.values, estimate.case
+    band = find_band(estimate) if case.efficiency is None else None
+    low, high = (band.low, band.high) if band else (1.0, 1.0)
+    per_gpu = values["tokens_per_second"] / values["n"]
+    usable = capacity(case.hardware)
+    spare = f"{format_size(usable - values['G'])} to spare" if estimate.fits else "does not fit"
+    rows = [
+        *(_training(estimate, low, high) if case.tokens else ()),
+        ("speed", f"{between(per_gpu / high, per_gpu / low)} tokens/s per GPU"),
+        ("memory", f"{format_size(values['G'])} of {format_size(usable)} usable per GPU: {spare}"),
+        ("example", example_for(case.model, case.layout)),
+        *(_evidence(estimate, band) if band else ()),
+    ]
+    return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _training(estimate: Estimate, low: float, high: float) -> list[tuple[str, str]]:
+    days, hours = estimate.values["seconds"] / DAY, estimate.values["gpu_hours"]
+    size = checkpoint_size(estimate)
+    tokens = f"{estimate.case.tokens / 1e9:.4g} billion tokens"
+    cost = f"{between(hours * low, hours * high)} GPU hours; a checkpoint has {format_size(size)}"
+    return [("training", f"{between(days * low, days * high)} days for {tokens}: {cost}")]
+
+
+def checkpoint_size(estimate: Estimate) -> float:
+    """Values, means and variances in fp32."""
+    return 12 * estimate.values["N"]
+
+
+def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
+    kind, generation = band.nearest.group
+    other = (
+        "" if estimate.case.hardware.gpu.name.startswith(generation) else f"; none on {estimate.case.hardware.gpu.name}"
+    )
+    run = band.nearest
+    count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}"
+    near = (
+        f"{run.model} on {run.case.hardware.count} GPUs, {run.published:g} {run.unit}, estimated {run.estimated():.3g}"
+    )
+    memory = "" if run.seen else ", entered from memory"
+    return [
+        ("error", f"{band.low:.2f} to {band.high:.2f} times the estimate: by {count}"),
+        ("nearest", f"{near} ({run.source}{memory})"),
+    ]
+
+
+def between(low: float, high: float) -> str:
+    """Two numbers in two digits, or one where they are the same."""
+    first, second = (f"{float(f'{number:.2g}'):,.10g}" for number in (low, high))
+    return first if first == second else f"{first} to {second}"
+
+
+def days_table(tried: Sequence[Estimate], days: float) -> str:
+    """GPUs against days."""
+    rows = []
+    for one in tried:
+        band, time = find_band(one), one.values["seconds"] / DAY
+        end = between(time * band.low, time * band.high)
+        enough = "enough" if time * band.high <= days else ""
+        rows.append(
+            (str(one.case.hardware.count), end, format_size(one.values["G"]), one.case.layout.options(), enough)
+        )
+    return table(("GPUs", "days", "memory", "layout", ""), rows)
 
 
 def _head(estimate: Estimate, notes: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.families import find_family
 from ctrain_runtime.estimate.formulas import ITERATION, SIZES, STAGE, TRAINING, Formula, evaluate
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check
@@ -87,14 +88,14 @@ def calibrate(case: Case, gpus: int, tokens_per_second: float) -> tuple[float, f
     for _ in range(STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if rate(middle) < tokens_per_second else (low, middle)
-    return high, rate(hardware.gpu.efficiency)
+    return high, rate(_efficiencies(case)[0])
 
 
 def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     """Counts, sizes and switches, each with its meaning."""
     model, layout, gpus = case.model, case.layout, case.hardware.count
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
-    zero3 = steps if sharded == 3 else 0
+    zero3, family = steps if sharded == 3 else 0, find_family(layout, case.hardware.gpu)
     plain, size = layout.attention == "plain", number_sizes(layout, gated=model.gated)
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
@@ -102,6 +103,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "B": (layout.batch, "sequences per iteration"),
         "s": (model.sequence, "tokens per sequence"),
         "l": (model.layers, "layers"),
+        "lp": (-(-model.layers // layout.pp), "layers of the largest stage"),
         "h": (model.hidden, "hidden size"),
         "a": (model.heads, "attention heads"),
         "k": (model.key_value_heads, "heads with a key and a value of their own"),
@@ -135,22 +137,38 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "z2": (dp if sharded >= 2 else 1, "replicas that share the gradients"),
         "z3": (dp if sharded >= 3 else 1, "replicas that share the parameters"),
         "r": ((2, 2, 1 + steps, 3 * steps)[sharded], "times that parameters or gradients cross the network"),
-        "c": (overlap if layout.pp == 1 else 0, "share of the computing that hides communication of replicas"),
-        "v": (zero3 * 3 * model.layers / layout.pp, "gathers and reductions of a layer, with ZeRO 3"),
+        "c": (
+            1 if family.overlaps else overlap if layout.pp == 1 else 0,
+            "share of the computing that hides communication of replicas",
+        ),
+        "v": (zero3 * 3 * -(-model.layers // layout.pp), "gathers and reductions of a layer, with ZeRO 3"),
         "vk": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
     }
+
+
+def _efficiencies(case: Case) -> tuple[float, float]:
+    """The shares of the peak that products reach, and attention; measured ones scale both."""
+    family, layout = find_family(case.layout, case.hardware.gpu), case.layout
+    products = family.efficiency / (1 + family.narrow * layout.tp / case.model.hidden)
+    measured = case.efficiency or products
+    return measured, (measured if layout.attention == "plain" else family.attention * measured / products)
 
 
 def _rates(case: Case) -> dict[str, tuple[float, str]]:
     """The speeds of GPUs and links, each with its meaning. Ranks count as in Megatron-LM: tensor, data, pipeline."""
     hardware, layout, gpu = case.hardware, case.layout, case.hardware.gpu
     tp, dp = layout.tp, layout.data_parallel(hardware.count)
+    efficiency, attention, family = *_efficiencies(case), find_family(layout, gpu)
     on_a_node = min(dp, max(1, hardware.per_node // tp))
     senders = min(tp * dp, hardware.per_node)  # the ranks of a node whose next stage is on another one
     to_next = hardware.network / senders if hardware.nodes > 1 else gpu.link
     return {
         "X": ((gpu.fp32 if layout.precision == "fp32" else gpu.bf16) * 1e12, "peak of a GPU, FLOP/s"),
-        "e": (case.efficiency or gpu.efficiency, "share of the peak that matrix products reach"),
+        "e": (efficiency, "share of the peak that matrix products reach"),
+        "ea": (attention, "share of the peak that attention reaches"),
+        "xt": (family.tensor, "share of the all-reduces in layers that nothing hides"),
+        "xb": (family.bubble, "share of the bubble that the schedule leaves"),
+        "cp": (family.passes, "passes through memory of what is kept"),
         "W": (gpu.bandwidth * 1e9, "memory bandwidth of a GPU, B/s"),
         "H": (HOST_BANDWIDTH, "bandwidth of the host's memory per GPU, B/s"),
         "U": (gpu.watts, "power limit of a GPU, W"),

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
+from ctrain_runtime.estimate.evidence import find_band
+from ctrain_runtime.estimate.families import family_of
 from ctrain_runtime.estimate.formulas import TIME
-from ctrain_runtime.estimate.layout import SHARDED, divisors
+from ctrain_runtime.estimate.layout import SHARDED, check, divisors
 
-EQUAL = 0.005  # times that differ by less agree in three digits
+EQUAL = 0.05  # estimates are not better than that: which of two times is shorter is not known
+MARGIN = 0.05  # of the usable memory, which a layout that is chosen leaves free
 MAX_GPUS = 1 << 17  # beyond, the search for the fewest GPUs ends
+MOST_FOR_DAYS = 1 << 14  # GPUs: no published run that judges estimates had more
+MOST_UNEVEN = 1.1  # layers that the stages have room for, to layers
 _CHOICES = ("tp", "pp", "strategy", "recompute", "micro_batch")
 
 
@@ -42,7 +47,7 @@ class Fit:
 
 def compare(other: Estimate, best: Estimate) -> str:
     """What is against `other`, as in: 8.3% slower (bubble +2.0 s)."""
-    if not other.fits:
+    if not has_margin(other):
         return f"does not fit: {format_size(other.values['G'])} per GPU"
     added = {part.symbol: other.values[part.symbol] - best.values[part.symbol] for part in TIME}
     most = max(added, key=lambda name: added[name])
@@ -57,6 +62,7 @@ def fit(case: Case, fixed: Collection[str]) -> Fit:
     """
     found = _search(case, fixed)
     if not found.ranked and not found.too_large:
+        check(case.model, case.hardware, replace(case.layout, batch=case.hardware.count * case.layout.micro_batch))
         raise UsageError("no layout divides the layers, the heads and the batch", "Change --batch or --gpus")
     if not found.ranked:
         least = found.too_large[0]
@@ -90,26 +96,44 @@ def _search(case: Case, fixed: Collection[str]) -> Fit:
     """All layouts that divide; with offload only if nothing fits without."""
     for offload in (False, True):
         estimates = list(_estimates(case, fixed, offload=offload))
-        ranked = sorted((one for one in estimates if one.fits), key=_rank)
+        ranked = _rank([one for one in estimates if has_margin(one)])
         if ranked or "offload" in fixed:
             break
-    return Fit(ranked, sorted((one for one in estimates if not one.fits), key=lambda one: one.values["G"]))
+    return Fit(ranked, sorted((one for one in estimates if not has_margin(one)), key=lambda one: one.values["G"]))
 
 
-def _rank(estimate: Estimate) -> tuple[float, int, int, float]:
-    """Time to three digits; then the simplest strategy; then large micro batches, whose kernels are more efficient than
-    the formulas know."""
-    layout = estimate.case.layout
-    return float(f"{estimate.values['T']:.3g}"), SHARDED[layout.strategy], -layout.micro_batch, estimate.values["T"]
+def has_margin(estimate: Estimate) -> bool:
+    return estimate.values["G"] <= capacity(estimate.case.hardware) * (1 - MARGIN)
+
+
+def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """By time; of those that are as fast as the fastest, first what published runs have judged, then the simplest
+    strategy, then the fewest parts of the model."""
+    if not estimates:
+        return []
+    limit = min(one.values["T"] for one in estimates) * (1 + EQUAL)
+
+    def key(one: Estimate) -> tuple[float, ...]:
+        layout, time = one.case.layout, one.values["T"]
+        if time > limit:
+            return (1, time)
+        return (0, family_of(layout) == "plain", SHARDED[layout.strategy], layout.tp * layout.pp, time)
+
+    return sorted(estimates, key=key)
+
+
+def _fills(layers: int, stages: int) -> bool:
+    """Whether stages of a pipeline have about as many layers each."""
+    return stages <= layers and -(-layers // stages) * stages <= layers * MOST_UNEVEN
 
 
 def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator[Estimate]:
-    """Tensor parallelism stays within a node; fsdp is zero3 by another program."""
+    """Tensor parallelism stays within a node."""
     hardware = case.hardware
-    strategies = ("zero1", "zero2", "zero3") if offload else ("ddp", "zero1", "zero2", "zero3")
+    strategies = ("zero1", "zero2", "zero3") if offload else ("ddp", "zero1", "zero2", "zero3", "fsdp")
     searched: tuple[Sequence[Any], ...] = (
         divisors(math.gcd(case.model.heads, min(hardware.per_node, hardware.count))),
-        divisors(math.gcd(case.model.layers, hardware.count)),
+        [stages for stages in divisors(hardware.count) if _fills(case.model.layers, stages)],
         strategies,
         ("none", "full"),
         (1, 2, 4, 8, 16, 32),
@@ -122,3 +146,21 @@ def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator
         layout = replace(case.layout, offload=case.layout.offload or offload, **changes)
         with contextlib.suppress(UsageError):  # it does not divide
             yield make_estimate(replace(case, layout=layout))
+
+
+def fewest_gpus(case: Case, fixed: Collection[str], batch_of: Callable[[int], int], seconds: float) -> list[Estimate]:
+    """The best estimates on more and more nodes, up to the first whose training ends in `seconds` at the slow end of
+    its band; on the last, none may. Raises ResourceError if the model fits on none of them."""
+    tried: list[Estimate] = []
+    nodes = 1
+    while nodes * case.hardware.per_node <= MOST_FOR_DAYS:
+        count = nodes * case.hardware.per_node
+        layout = replace(case.layout, batch=batch_of(count))
+        ranked = _search(replace(case, hardware=replace(case.hardware, count=count), layout=layout), fixed).ranked
+        tried += ranked[:1]
+        if ranked and ranked[0].values["seconds"] * find_band(ranked[0]).high <= seconds:
+            break
+        nodes = nodes * 3 // 2 if nodes & (nodes - 1) == 0 and nodes > 1 else nodes // 3 * 4 if nodes > 1 else 2
+    if not tried:
+        raise ResourceError(f"fits on no number of GPUs up to {MOST_FOR_DAYS}", advice(case))
+    return tried

@@ -37,10 +37,11 @@ MEASURED = "measured: tests/samples/memory"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
 REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
 # What computing does not hide, but at least what comes before it and after it.
-_DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), vk*(wn*P*p/l*(d - 1)/d/Bd + Ld))"
+_DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + attention + elementwise), vk*(wn*P/lp*(d - 1)/d/Bd + Ld))"
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
 _LAYER = "s*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
 BUBBLE = "Narayanan et al. 2021, section 2.2"
+FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
 
@@ -48,6 +49,7 @@ SIZES = (
     Formula("Lm", "parameters of a layer's matrices", "", "h**2*(2 + 2*k/a) + j*h*i", PARAMETERS),
     Formula("N", "parameters", "", "l*(Lm + nb) + Ea*h", PARAMETERS),
     Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*h) + h*V)", PALM),
+    Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + R)*4*B*l*s**2*h", FLOPS),
     Formula("F", "and recomputed ones", "FLOP", "M + R*2*B*s*l*(Lm + 2*s*h)", FLOPS),
 )
 # Of a GPU of the fullest stage.
@@ -55,13 +57,13 @@ MEMORY = (
     Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, (2*(Lm + nb) + E*h)/t)", ZERO),
     Formula("gradients", "", "B", "wg*P/z2", ZERO),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
-    Formula("activations", "", "B", "f*l/p*((1 - R)*A + R*wr*s*b*h/q) + R*A", KEPT),
+    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A", KEPT),
     Formula("output", "logits; or what a layer's gradients need besides", "B", "max(0, max(y*Y, Z) - R*A)", MEASURED),
 )
 STAGE = (
     Formula("S", "attention scores of a layer", "B", "5*w/2*a*s**2*b/t", "Korthikanti et al. 2022"),
-    Formula("P", "parameters", "", "(l/p*(Lm + nb) + E*h)/t", PARAMETERS),
-    Formula("C", "of these, with a copy in bf16 (autocast)", "", "((l/p*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
+    Formula("P", "parameters", "", "(lp*(Lm + nb) + E*h)/t", PARAMETERS),
+    Formula("C", "of these, with a copy in bf16 (autocast)", "", "((lp*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
     Formula("D", "activations of a layer", "B", _LAYER, KEPT),
     Formula("A", "of these, kept", "B", "D - (u - x)*S", "Korthikanti et al. 2022, section 5"),
     Formula("Y", "logits, and the input of their product", "B", "s*b*(12*V/t + (wr + w)*h/q)", MEASURED),
@@ -71,11 +73,16 @@ STAGE = (
     Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*o*P/z1", "Ren et al. 2021 (ZeRO-Offload)"),
 )
 TIME = (
-    Formula("compute", "matrix products", "s", "F/(n*X*e)", "Narayanan et al. 2021, section 5.1; e is fitted"),
-    Formula("elementwise", "all else; memory-bound", "s", "m*l/p*(3 + R)*2*D/W", ROOFLINE),
-    Formula("tensor", "all-reduces in layers", "s", "m*l/p*(4 + 2*R)*2*(t - 1)/t*w*s*b*h/Bt", RING),
+    Formula(
+        "compute", "matrix products", "s", "(F - Fa)/(n*X*e)*lp*p/l", "Narayanan et al. 2021, section 5.1; e is fitted"
+    ),
+    Formula("attention", "scores of attention", "s", "Fa*(1 + u)/2/(n*X*ea)*lp*p/l", FLASH),
+    Formula("elementwise", "all else; memory-bound", "s", "m*(lp*(3 + R)*D + 3*Y)*cp/W", ROOFLINE),
+    Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R)*2*(t - 1)/t*w*s*b*h/Bt", RING),
     Formula("pipeline", "between stages", "s", "2*m*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
-    Formula("bubble", "idle stages", "s", "(p - 1)/m*(compute + elementwise + tensor + pipeline)", BUBBLE),
+    Formula(
+        "bubble", "idle stages", "s", "xb*(p - 1)/m*(compute + attention + elementwise + tensor + pipeline)", BUBBLE
+    ),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
     Formula("update", "of the parameters", "s", "P/z1*2*(o + wg)/(W if g else H)", ROOFLINE),
 )

@@ -20,8 +20,8 @@ NVLINK_STEP, NETWORK_STEP = 3.4e-6, 14e-6
 class GpuType:
     """A model in one of its forms. Dense peaks in TFLOP/s, memory in GiB and GB/s, power in W (NVIDIA's data sheets).
 
-    `link` is the bus bandwidth of an all-reduce among the GPUs of a node in GB/s (ring), `efficiency` the share of the
-    peak that large matrix products reach. `unverified` names what is a guess.
+    `link` is the bus bandwidth of an all-reduce among the GPUs of a node in GB/s (ring). `unverified` names what is a
+    guess; `efficiency` is that of families.py.
     """
 
     name: str
@@ -32,13 +32,11 @@ class GpuType:
     link: float
     watts: float
     nic: int = 200  # Gb/s of the NICs that such nodes usually have, one per GPU
-    efficiency: float = 0.6
     unverified: tuple[str, ...] = ()
 
 
 _GUESSED = ("link", "efficiency")  # links of cards are guessed by their generation of PCIe
 # link: nccl-tests on DGX A100, H100, H200, B200 (nccl issue 1048, nccl-tests issue 290; Bekman, ML Engineering).
-# efficiency: fitted to Table 1 of Narayanan et al. 2021 (A100), and to llm.c's 1.6B run (H100, H200).
 # Of a model, the form that nodes of several GPUs usually have comes first.
 _TYPES = (
     GpuType("V100-SXM2-16GB", 125, 15.7, 16, 900, 130, 300, 100, unverified=_GUESSED),
@@ -46,17 +44,17 @@ _TYPES = (
     GpuType("V100-PCIe-16GB", 112, 14, 16, 900, 10, 250, 100, unverified=_GUESSED),
     GpuType("V100-PCIe-32GB", 112, 14, 32, 900, 10, 250, 100, unverified=_GUESSED),
     GpuType("V100S-PCIe-32GB", 130, 16.4, 32, 1134, 10, 250, 100, unverified=_GUESSED),
-    GpuType("A100-SXM4-40GB", 312, 19.5, 40, 1555, 230, 400, 200, 0.68),
-    GpuType("A100-SXM4-80GB", 312, 19.5, 80, 2039, 230, 400, 200, 0.68),
+    GpuType("A100-SXM4-40GB", 312, 19.5, 40, 1555, 230, 400, 200),
+    GpuType("A100-SXM4-80GB", 312, 19.5, 80, 2039, 230, 400, 200),
     GpuType("A100-PCIe-40GB", 312, 19.5, 40, 1555, 20, 250, unverified=_GUESSED),
     GpuType("A100-PCIe-80GB", 312, 19.5, 80, 1935, 20, 300, unverified=_GUESSED),
-    GpuType("H100-SXM5-80GB", 989, 67, 80, 3350, 370, 700, 400, 0.62),
+    GpuType("H100-SXM5-80GB", 989, 67, 80, 3350, 370, 700, 400),
     GpuType("H100-PCIe-80GB", 756, 51, 80, 2000, 40, 350, unverified=_GUESSED),
     GpuType("H100-NVL-94GB", 835, 60, 94, 3900, 40, 400, unverified=_GUESSED),
-    GpuType("H200-SXM5-141GB", 989, 67, 141, 4800, 370, 700, 400, 0.62),
+    GpuType("H200-SXM5-141GB", 989, 67, 141, 4800, 370, 700, 400),
     GpuType("H200-NVL-141GB", 835, 60, 141, 4800, 40, 600, unverified=_GUESSED),
-    GpuType("GH200-96GB", 989, 67, 96, 4000, 370, 700, 200, 0.62, unverified=("link", "watts")),
-    GpuType("GH200-144GB", 989, 67, 144, 4900, 370, 700, 200, 0.62, unverified=("link", "watts")),
+    GpuType("GH200-96GB", 989, 67, 96, 4000, 370, 700, 200, unverified=("link", "watts")),
+    GpuType("GH200-144GB", 989, 67, 144, 4900, 370, 700, 200, unverified=("link", "watts")),
     GpuType("B200-180GB", 2250, 75, 180, 7700, 741, 1000, 400, unverified=("fp32", "bandwidth", "efficiency")),
     GpuType("A30-24GB", 165, 10.3, 24, 933, 20, 165, unverified=_GUESSED),
     GpuType("A40-48GB", 149.7, 37.4, 48, 696, 20, 300, unverified=_GUESSED),

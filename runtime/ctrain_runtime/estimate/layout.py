@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -82,9 +82,9 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
         what = f"{model.heads} heads" if model.heads % tp else pluralize(gpus, "GPU")
         near = _divisors("--tp", tp, [model.heads, gpus])
         raise UsageError(f"{what} cannot be split among tp {tp}", f"Nearest: {near}")
-    if model.layers % pp or gpus // tp % pp:
-        what = f"{model.layers} layers" if model.layers % pp else f"{pluralize(gpus, 'GPU')} with tp {tp}"
-        near = _divisors("--pp", pp, [model.layers, gpus // tp])
+    if model.layers < pp or gpus // tp % pp:
+        what = f"{model.layers} layers" if model.layers < pp else f"{pluralize(gpus, 'GPU')} with tp {tp}"
+        near = _near("--pp", pp, [stages for stages in divisors(gpus // tp) if stages <= model.layers])
         raise UsageError(f"{what} cannot be split into pp {pp} stages", f"Nearest: {near}")
     step = layout.data_parallel(gpus) * layout.micro_batch
     if layout.batch % step:
@@ -109,6 +109,9 @@ def _multiples(option: str, number: int, of: int) -> str:
 def _divisors(option: str, number: int, of: Iterable[int]) -> str:
     """The nearest divisors of all of `of` below and above `number`."""
     first, *others = of
-    common = [part for part in divisors(first) if all(other % part == 0 for other in others)]
-    below, above = [part for part in common if part < number], [part for part in common if part > number]
+    return _near(option, number, [part for part in divisors(first) if all(other % part == 0 for other in others)])
+
+
+def _near(option: str, number: int, possible: Sequence[int]) -> str:
+    below, above = [part for part in possible if part < number], [part for part in possible if part > number]
     return " or ".join(f"{option} {value}" for value in (*below[-1:], *above[:1]))

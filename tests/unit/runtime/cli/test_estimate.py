@@ -18,6 +18,7 @@ from ctrain_runtime.estimate.presets import PRESETS
 from ctrain_runtime.plan.expectation import read_training
 from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.run import record
+from samples import estimate_page
 from samples.plans import a_plan
 
 A100 = ("--gpu-type", "A100-SXM4-80GB")
@@ -53,7 +54,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
         "batch     1536 sequences: 192 x 1 per replica",
         "note      network: 8 x 200 Gb/s per node (assumed)",
         "memory per GPU: 31.0 GB of 79.0 GB usable: fits",
-        "FLOP      4.51e+18 per iteration; 158 TFLOP/s per GPU",
+        "FLOP      4.51e+18 per iteration; 159 TFLOP/s per GPU",
     ):
         assert line in out.splitlines()
     compute = next(line for line in out.splitlines() if line.startswith("compute"))
@@ -123,7 +124,7 @@ def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.Ca
     code, out, error = estimate(capsys, "7.5B", *A100, "--gpus", "8")
     assert code == 74
     assert "does not fit" in out
-    assert error.startswith("ctrain: does not fit: 146 GB per GPU, 79.0 GB are usable. Fits: --strategy zero")
+    assert error.startswith("ctrain: does not fit: 146 GB per GPU, 79.0 GB are usable. Fits: --tp 2 ")
     assert error.count("\n") == 1
     code, out, _ = estimate(capsys, "7.5B", *A100, "--gpus", "8", "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
@@ -169,6 +170,15 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("gpt2", *A100, "--tp", "7"), 64, "12 heads cannot be split among tp 7. Nearest: --tp 4\n"),
         (("gpt2", *A100, "--precision", "fp8"), 64, "argument --precision: FP8 cannot be estimated: no published "),
         (("gpt2", *A100, "--precision", "int8"), 64, "argument --precision: must be bf16, autocast or fp32, not '"),
+        (("gpt2", *A100, "--sequence-parallel"), 64, "--sequence-parallel splits what --tp leaves whole, "),
+        (("gpt2", *A100, "--schedule", "gpipe"), 64, "--schedule gpipe is of pipelines, and there is no --pp. "),
+        (("gpt2", *A100, "--offload"), 64, "--offload is of ZeRO, not of ddp. Pass --strategy zero1, zero2 or zero3"),
+        (("gpt2", *A100, "--fit", "--tp", "5"), 64, "12 heads cannot be split among tp 5. Nearest: --tp 4"),
+        (("gpt2", *A100, "--gpus", "16000000"), 64, "16,000,000 GPUs are more than any training has had. "),
+        (("gpt2", *A100, "--tokens", "1"), 64, "--tokens 1 are fewer than the 524,288 of one iteration. "),
+        (("gpt2", *A100, "--days", "3"), 64, "--days needs a positive number of days, and --tokens. As in: "),
+        (("gpt2", *A100, "--days", "nan", "--tokens", "1T"), 64, "--days needs a positive number of days"),
+        (("gpt2", *A100, "--days", "3", "--tokens", "1T", "--gpus", "8"), 64, "--days finds the number of GPUs. Omit "),
         (("gpt2", *A100, "--lora"), 64, "--lora: LoRA cannot be estimated. No published runs judge such an estimate"),
         (("gpt2", *A100, "--cp", "2"), 64, "--cp: context parallelism cannot be estimated. "),
         (("gpt2", *A100, "--experts", "8"), 64, "--experts: mixtures of experts cannot be estimated. "),
@@ -231,27 +241,28 @@ def test_a_run_calibrates_and_is_compared(capsys: pytest.CaptureFixture[str], tm
     a_run(tmp_path / "runs", 8, "".join(f"{json.dumps(line)}\n" for line in [*slow, *rates]))
     words = ("gpt2", *A100, "--gpus", "64", "--batch", "4096", "--runs", str(tmp_path / "runs"))
     data = as_json(capsys, *words, "--calibrate", "one")
-    assert "1,000,000 tokens/s on 8 GPUs, estimated were 1,6" in data["notes"][-1]
+    assert "1,000,000 tokens/s on 8 GPUs, estimated were 1,1" in data["notes"][-1]
     assert data["values"]["tokens_per_second"] == pytest.approx(8e6, rel=0.05)
     unchecked = "; its model and layout are unknown: no --estimate"
     assert data["notes"][-1].endswith(f"reach {data['efficiency']:.1%} of the peak{unchecked}")
 
 
 def test_a_run_calibrates_only_its_own_model_layout_and_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    trained = {**asdict(PRESETS["gpt2-xl"]), **asdict(Layout(64, 8, offload=True))}
+    trained = {**asdict(PRESETS["gpt2-xl"]), **asdict(Layout(64, 8, "zero1", offload=True))}
     expected = Expectation("A100", 10, {}, None, tokens=1, steps=1, step_seconds=None, training=trained)
     a_run(tmp_path / "runs", 8, '{"tokens_per_second": 20000}\n', expected)
     words = ("gpt2-xl", "--gpus", "16", "--batch", "128", "--runs", str(tmp_path / "runs"), "--calibrate", "one")
-    note = as_json(capsys, *words, *A100, "--micro-batch", "8", "--offload")["notes"][-1]
+    note = as_json(capsys, *words, *A100, "--micro-batch", "8", "--offload", "--strategy", "zero1")["notes"][-1]
     assert note.startswith("calibrated: 20,000 tokens/s on 8 GPUs") and note.endswith(" of the peak")
     code, out, error = estimate(
         capsys, *words, "--gpu-type", "H100", "--layers", "24", "--sequence-parallel", "--tp", "5"
     )
     assert (code, out) == (64, "")
     assert error == (
-        "ctrain: run one cannot calibrate this estimate: it had layers 48, not 24, micro_batch 8, not 1, offload True, "
-        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100-SXM5-80GB. Pass the "
-        "options of the run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
+        "ctrain: run one cannot calibrate this estimate: it had layers 48, not 24, micro_batch 8, not 1, "
+        "strategy zero1, not ddp, offload True, not False, tp 1, not 5, sequence_parallel False, not True, "
+        "gpu_type A100, not H100-SXM5-80GB. Pass the options of the run: --layers 48 --micro-batch 8 --strategy zero1 "
+        "--offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
     )
 
 
@@ -279,3 +290,38 @@ def test_a_run_without_rates_cannot_calibrate(capsys: pytest.CaptureFixture[str]
 def test_no_gpu_is_needed_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(machine, "gpu_models", lambda: ())
     assert estimate(capsys, "gpt2", *A100)[0] == 0
+
+
+DOCS = Path(__file__).parents[4] / "docs" / "estimate.md"
+
+
+def test_the_examples_of_the_documentation_print_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """tests/golden/regenerate.py writes them."""
+    shown = estimate_page.examples(DOCS.read_text(encoding="utf-8"))
+    assert len(shown) >= 3
+    for command, output in shown:
+        code, out, error = estimate(capsys, *command.split()[3:])
+        assert (code, error, out) == (0, "", output)
+
+
+def test_the_answer_comes_first_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--tp", "8", "--pp", "16", "--recompute", "full", "--tokens", "300B")
+    lines = estimate(capsys, *GPT3, *words)[1].splitlines()
+    assert [line.split()[0] for line in lines[:6]] == ["training", "speed", "memory", "example", "error", "nearest"]
+    band = as_json(capsys, *GPT3, *words)["band"]
+    assert band["low"] <= 1 <= band["high"]
+    data = as_json(capsys, *GPT3, *words, "--rate", "140")
+    assert data["band"] is None, "a measured rate is not an estimate"
+
+
+def test_gpus_of_which_no_run_is_known_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    out = estimate(capsys, "gpt2", "--gpu-type", "V100-SXM2-32GB", "--strategy", "fsdp")[1]
+    assert "published runs of PyTorch FSDP on A100; none on V100-SXM2-32GB" in out
+
+
+def test_the_fewest_gpus_for_some_days(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = estimate(capsys, "gpt2-xl", *A100, "--tokens", "300B", "--days", "10")
+    assert (code, error) == (0, "")
+    table = out.split("\n\n")[0].splitlines()
+    assert table[0].split() == ["GPUs", "days", "memory", "layout"]
+    assert table[-1].endswith("enough") and not any(line.endswith("enough") for line in table[:-1])

@@ -13,7 +13,6 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.estimate import Case, calibrate, capacity, make_estimate
 from ctrain_runtime.estimate.formulas import MEMORY, TIME
 from ctrain_runtime.estimate.hardware import find_gpus
-from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.estimate.presets import PRESETS
 from samples.estimates import MEGATRON, TABLE_1, Row, a_case, a_hardware
@@ -142,20 +141,6 @@ def test_fewer_network_adapters_are_slower() -> None:
     assert 1 < ratios[1] < 1.05 < ratios[2] < 1.2 < ratios[3] < 1.6
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "batch", "micro_batch", "tokens_per_second"),
-    [
-        ("gpt2", "H100-SXM5-80GB", 512, 64, 468e3),
-        ("gpt2-xl", "H100-SXM5-80GB", 1024, 16, 46.8e3),
-        ("gpt2", "A100-SXM4-80GB", 512, 32, 218e3),
-    ],
-)
-def test_one_node_of_llm_c(model: str, gpu: str, batch: int, micro_batch: int, tokens_per_second: float) -> None:
-    layout = Layout(batch, micro_batch, "zero1")
-    values = make_estimate(Case(PRESETS[model], a_hardware(8, gpu), layout)).values
-    assert values["tokens_per_second"] / 8 == pytest.approx(tokens_per_second, rel=0.12)
-
-
 def test_zero_divides_the_state_among_the_replicas() -> None:
     """Rajbhandari et al. 2020, figure 1: 7.5B on 64 GPUs: 31.4 and 16.6 GB; DeepSpeed's share of gradients in fp32 is
     0.5 GB more. ZeRO 3 also gathers two layers, and the embeddings."""
@@ -217,7 +202,7 @@ def test_gpipe_keeps_all_micro_batches_and_1f1b_as_many_as_stages() -> None:
 
 def test_the_bubble_is_what_stages_wait() -> None:
     values = make_estimate(a_case(GPT3, 64, 64, tp=8, pp=8)).values
-    busy = sum(values[name] for name in ("compute", "elementwise", "tensor", "pipeline"))
+    busy = sum(values[name] for name in ("compute", "attention", "elementwise", "tensor", "pipeline"))
     assert values["bubble"] / busy == pytest.approx(7 / 64)
 
 

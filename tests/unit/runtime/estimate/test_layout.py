@@ -22,7 +22,7 @@ GPT3 = PRESETS["gpt3-175b"]
         (8, {"tp": 7}, "96 heads cannot be split among tp 7. Nearest: --tp 4 or --tp 8"),
         (1, {"tp": 2}, "1 GPU cannot be split among tp 2. Nearest: --tp 1"),
         (40, {"tp": 5}, "96 heads cannot be split among tp 5. Nearest: --tp 4 or --tp 8"),
-        (40, {"pp": 5}, "96 layers cannot be split into pp 5 stages. Nearest: --pp 4 or --pp 8"),
+        (128, {"pp": 128}, "96 layers cannot be split into pp 128 stages. Nearest: --pp 64"),
         (8, {"batch": 100}, "batch 100 is not a multiple of dp 8 x micro batch 1 = 8. "
          "Nearest: --batch 96 or --batch 104"),
         (8, {"batch": 8, "micro_batch": 2}, "batch 8 is not a multiple of dp 8 x micro batch 2 = 16. "

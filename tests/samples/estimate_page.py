@@ -1,0 +1,90 @@
+"""What the pages on estimates show, as it is now: the examples of estimate.md, and estimate-evidence.md."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.estimate.evidence import Run, median, published_runs
+from ctrain_runtime.estimate.families import NAMES
+
+DOCS = Path(__file__).parents[2] / "docs"
+_EXAMPLE = re.compile(r"^```\n(\$ ctrain estimate [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEAD = """# How far estimates are off
+
+Made from `runtime/ctrain_runtime/estimate/published.csv` by `tests/golden/regenerate.py`; a test compares it. How
+estimates are made: [estimate.md](estimate.md).
+
+`ratio` is the published time over the estimated one: above 1, the estimate is too fast. The numbers of a family of
+programs were fitted to every other run of it; the rest judges them, and makes the band of each answer. A source
+marked * was not at hand when its figures were entered: they are from memory, and nothing is fitted to them. What
+sources do not say is assumed: a micro batch of one sequence for Megatron-LM, nodes of eight GPUs with one adapter
+each. torchtitan's H100 have slower memory and a limit of 500 W; its selective recomputation, and that of
+torch.compile, are estimated as none. Llama 3's schedule, which interleaves, is estimated as that of Megatron-LM.
+"""
+
+
+def examples(page: str) -> list[tuple[str, str]]:
+    """The commands of a page that show an estimate, and what they print there."""
+    return [(match[1], match[2]) for match in _EXAMPLE.finditer(page)]
+
+
+def with_new_examples(page: str) -> str:
+    def renew(match: re.Match[str]) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            main(RUNTIME_VERBS, match[1].split()[2:])
+        return f"```\n{match[1]}\n{out.getvalue()}```"
+
+    return _EXAMPLE.sub(renew, page)
+
+
+def evidence() -> str:
+    """The page of all published runs."""
+    runs = published_runs()
+    groups = list(dict.fromkeys(run.group for run in runs))
+    summary = [_summary(group, [run for run in runs if run.group == group]) for group in sorted(groups)]
+    head = ["family", "GPUs", "runs that judge", "median error", "within 20 %", "ratios"]
+    parts = [_HEAD, _table(head, [row for rows in summary for row in rows])]
+    for kind, generation in sorted(groups):
+        rows = [_row(run) for run in runs if run.group == (kind, generation)]
+        columns = ["run", "GPUs", "sequence", "layout", "published", "estimated", "ratio", "", "source"]
+        parts += [f"## {NAMES[kind]}, {generation}\n", _table(columns, rows)]
+    return "\n".join(parts)
+
+
+def _summary(group: tuple[str, str], runs: Sequence[Run]) -> list[list[str]]:
+    judging = sorted(run.ratio for run in runs if not run.fitted)
+    if not judging:
+        return []
+    errors = [abs(ratio - 1) for ratio in judging]
+    good = sum(error <= 0.2 for error in errors)
+    spread = f"{judging[0]:.2f} to {judging[-1]:.2f}"
+    return [
+        [NAMES[group[0]], group[1], str(len(judging)), f"{median(errors):.1%}", f"{good} of {len(judging)}", spread]
+    ]
+
+
+def _row(run: Run) -> list[str]:
+    case = run.case
+    layout = f"{case.layout.options()} of {case.layout.batch}".replace("--", "")
+    figures = [f"{run.published:g} {run.unit}", f"{run.estimated():.3g}", f"{run.ratio:.2f}"]
+    source = run.source if run.seen else f"{run.source} *"
+    size = [str(case.hardware.count), str(case.model.sequence)]
+    return [
+        f"{run.model}, {case.hardware.gpu.name}",
+        *size,
+        layout,
+        *figures,
+        "fitted" if run.fitted else "judged",
+        source,
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

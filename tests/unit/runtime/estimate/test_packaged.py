@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.packaged import example_for
+from ctrain_runtime.estimate.presets import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "example"),
+    [
+        ("gpt2", {"strategy": "zero2"}, "ctrain run gpt -- strategy=zero2"),
+        ("gpt2", {"tp": 2, "pp": 4}, "ctrain run megatron -- --tp 2 --pp 4"),
+        ("gpt2", {"pp": 5, "strategy": "zero1"}, "ctrain run gpt -- strategy=3d tp=1 pp=5"),
+        ("gpt2", {"pp": 5}, "no packaged example splits layers like this; Megatron-LM does"),
+        ("gpt2", {"tp": 2, "sequence_parallel": True}, "no packaged example splits layers like this; Megatron-LM does"),
+        ("llama-3-8b", {"strategy": "fsdp"}, "no packaged example has this model: they train GPTs; torchtitan does"),
+    ],
+)
+def test_which_example_trains_it(model: str, layout: dict[str, Any], example: str) -> None:
+    assert example_for(PRESETS[model], Layout(64, **layout)) == example
