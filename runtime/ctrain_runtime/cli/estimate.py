@@ -29,7 +29,7 @@ from ctrain_runtime.cluster.groups import kinds
 from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
-from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
+from ctrain_runtime.estimate.estimate import Case, Estimate, calibrate, make_estimate
 from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_gpus, make_hardware
 from ctrain_runtime.estimate.hugging_face import model_of_config
 from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
@@ -154,21 +154,26 @@ def execute(args: argparse.Namespace) -> int:
         notes.append(note)
     _check_tokens(case)
     if args.days is not None:
-        case, table = _for_days(args, case, given)
+        tried = _for_days(args, case, given)
+        case = tried[-1].case
     else:
         _check_silent(args, given)
-        table = ""
-    found = fit.fit(case, given) if args.fit or table else None
+        tried = []
+    found = fit.fit(case, given) if args.fit or tried else None
     estimate = found.ranked[0] if found else make_estimate(case)
     problem = None if estimate.fits else ResourceError(f"does not fit: {fit.excess(estimate)}", fit.advice(case))
+    if tried and not estimate_view.is_enough(estimate, args.days):
+        least = f"no number of GPUs up to {fit.MOST_FOR_DAYS} is known to be enough for {args.days:g} days"
+        problem = ResourceError(least, "Pass more --days, fewer --tokens, or faster GPUs")
     if args.json:
         failed = {"error": str(problem), "exit_code": problem.exit_code} if problem else {}
-        print(json.dumps({**estimate_view.as_data(estimate, found, notes), **failed}, indent=2))
+        print(json.dumps({**estimate_view.as_data(estimate, found, notes, tried), **failed}, indent=2))
     elif args.explain:
         print(estimate_view.explain(estimate))
     else:
         blocks = BLOCKS if Writer(sys.stdout).can_show(BLOCKS) else ASCII_BLOCKS
-        print("\n\n".join([*([table] if table else []), estimate_view.describe(estimate, found, notes, blocks)]))
+        table = f"{estimate_view.days_table(tried, args.days)}\n\n" if tried else ""
+        print(f"{table}{estimate_view.describe(estimate, found, notes, blocks)}")
     if problem:
         print_line(f"ctrain: {problem}", sys.stderr)
     return problem.exit_code if problem else 0
@@ -212,14 +217,13 @@ def _check_silent(args: argparse.Namespace, given: Mapping[str, Any]) -> None:
         raise UsageError(f"--offload is of ZeRO, not of {strategy}", "Pass --strategy zero1, zero2 or zero3")
 
 
-def _for_days(args: argparse.Namespace, case: Case, given: Mapping[str, Any]) -> tuple[Case, str]:
-    """The case on the fewest GPUs that suffice, and the table of those that were tried."""
+def _for_days(args: argparse.Namespace, case: Case, given: Mapping[str, Any]) -> list[Estimate]:
+    """Estimates on more and more GPUs, up to the first that suffice."""
     if not (case.tokens and 0 < args.days < math.inf):
         raise UsageError("--days needs a positive number of days, and --tokens", "As in: --tokens 1T --days 30")
     if args.gpus or args.nodes or args.rate is not None or args.calibrate:
         raise UsageError("--days finds the number of GPUs", "Omit --gpus, --nodes, --rate and --calibrate")
-    tried = fit.fewest_gpus(case, given, lambda gpus: args.batch or _usual_batch(gpus), args.days * DAY)
-    return tried[-1].case, estimate_view.days_table(tried, args.days)
+    return fit.fewest_gpus(case, given, lambda gpus: args.batch or _usual_batch(gpus), args.days * DAY)
 
 
 def _named_model(name: str) -> Model:

@@ -17,6 +17,7 @@ from ctrain_runtime.estimate.packaged import example_for
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts
 DAY = 86400
+_SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
@@ -28,7 +29,9 @@ def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blo
     return "\n\n".join(parts)
 
 
-def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> dict[str, Any]:
+def as_data(
+    estimate: Estimate, found: Optional[Fit], notes: Sequence[str], tried: Sequence[Estimate] = ()
+) -> dict[str, Any]:
     """The same for JSON. `values` are by the names of the formulas, in their SI units."""
     return {
         **asdict(estimate.case),
@@ -39,6 +42,7 @@ def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> d
         "example": example_for(estimate.case.model, estimate.case.layout),
         "layouts": [{**asdict(one.case.layout), "T": one.values["T"]} for one in _distinct(found)],
         "reasons": found.reasons() if found else [],
+        "tried": [{"gpus": one.case.hardware.count, **_band_of_days(one)} for one in tried],
         "notes": list(notes),
     }
 
@@ -50,6 +54,11 @@ def _band_data(estimate: Estimate) -> Optional[dict[str, Any]]:
     band = find_band(estimate)
     nearest = {"source": band.nearest.source, "model": band.nearest.model, "gpus": band.nearest.case.hardware.count}
     return {"low": band.low, "high": band.high, "runs": band.runs, "nearest": nearest}
+
+
+def _band_of_days(estimate: Estimate) -> dict[str, float]:
+    band, days = find_band(estimate), estimate.values["seconds"] / DAY
+    return {"days_low": days * band.low, "days_high": days * band.high}
 
 
 def explain(estimate: Estimate) -> str:
@@ -86,9 +95,16 @@ def _answer(estimate: Estimate) -> str:
 def _training(estimate: Estimate, low: float, high: float) -> list[tuple[str, str]]:
     days, hours = estimate.values["seconds"] / DAY, estimate.values["gpu_hours"]
     size = checkpoint_size(estimate)
-    tokens = f"{estimate.case.tokens / 1e9:.4g} billion tokens"
+    tokens = f"{format_amount(estimate.case.tokens)} tokens"
     cost = f"{between(hours * low, hours * high)} GPU hours; a checkpoint has {format_size(size)}"
-    return [("training", f"{between(days * low, days * high)} days for {tokens}: {cost}")]
+    centre = "" if low == high else f" (estimated {days:.2g})"
+    return [("training", f"{between(days * low, days * high)} days{centre} for {tokens}: {cost}")]
+
+
+def format_amount(number: float) -> str:
+    """As in: 300 billion."""
+    scale, word = next(((scale, word) for scale, word in _SCALES if number >= scale), (1, ""))
+    return f"{number / scale:,.4g} {word}".rstrip()
 
 
 def checkpoint_size(estimate: Estimate) -> float:
@@ -103,9 +119,8 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     )
     run = band.nearest
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}"
-    near = (
-        f"{run.model} on {run.case.hardware.count} GPUs, {run.published:g} {run.unit}, estimated {run.estimated():.3g}"
-    )
+    figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"
+    near = f"{run.model} on {run.case.hardware.count} GPUs, {figures}"
     memory = "" if run.seen else ", entered from memory"
     return [
         ("error", f"{band.low:.2f} to {band.high:.2f} times the estimate: by {count}"),
@@ -125,11 +140,16 @@ def days_table(tried: Sequence[Estimate], days: float) -> str:
     for one in tried:
         band, time = find_band(one), one.values["seconds"] / DAY
         end = between(time * band.low, time * band.high)
-        enough = "enough" if time * band.high <= days else ""
+        enough = "enough" if is_enough(one, days) else ""
         rows.append(
             (str(one.case.hardware.count), end, format_size(one.values["G"]), one.case.layout.options(), enough)
         )
     return table(("GPUs", "days", "memory", "layout", ""), rows)
+
+
+def is_enough(estimate: Estimate, days: float) -> bool:
+    """Whether the training ends in time at the slow end of its band."""
+    return estimate.values["seconds"] / DAY * find_band(estimate).high <= days
 
 
 def _head(estimate: Estimate, notes: Sequence[str]) -> str:
@@ -176,9 +196,7 @@ def _result(estimate: Estimate) -> str:
         ("rate", f"{values['tokens_per_second']:,.0f} tokens/s"),
     ]
     if estimate.case.tokens:
-        tokens = f"{estimate.case.tokens / 1e9:.4g} billion tokens"
-        cost = f"{values['gpu_hours']:,.0f} GPU hours, {values['energy'] / 3.6e9:.3g} MWh of the GPUs"
-        rows.append(("training", f"{tokens}: {format_seconds(values['seconds'])}, {cost}"))
+        rows.append(("energy", f"{values['energy'] / 3.6e9:.3g} MWh of the GPUs at their power limit"))
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
 
 

@@ -60,10 +60,9 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
     compute = next(line for line in out.splitlines() if line.startswith("compute"))
     assert compute.count("█") == round(30 * 20.76 / 27.93)
     assert compute.endswith("matrix products")
-    training = out.splitlines()[-1]
-    assert training.startswith("training  300 billion tokens: 30 d, ")
-    assert "GPU hours" in training
-    assert "MWh" in training
+    assert out.startswith("training  24 to 34 days (estimated 30) for 300 billion tokens: ")
+    assert "GPU hours" in out.splitlines()[0]
+    assert out.splitlines()[-1].endswith(" MWh of the GPUs at their power limit")
 
 
 def test_a_rate_gives_the_days_that_the_paper_gives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +80,7 @@ def test_a_rate_gives_the_days_that_the_paper_gives(capsys: pytest.CaptureFixtur
         "zero1",
     )
     _, out, _ = estimate(capsys, "gpt3-175b", *words, "--tokens", "300B", "--rate", "140")
-    assert "300 billion tokens: 34 d, " in out
+    assert "34 days for 300 billion tokens: " in out
     assert "; 140 TFLOP/s per GPU" in out
 
 
@@ -325,3 +324,13 @@ def test_the_fewest_gpus_for_some_days(capsys: pytest.CaptureFixture[str]) -> No
     table = out.split("\n\n")[0].splitlines()
     assert table[0].split() == ["GPUs", "days", "memory", "layout"]
     assert table[-1].endswith("enough") and not any(line.endswith("enough") for line in table[:-1])
+    tried = as_json(capsys, "gpt2-xl", *A100, "--tokens", "300B", "--days", "10")["tried"]
+    assert tried[-1]["days_high"] <= 10 < tried[-2]["days_high"]
+
+
+def test_when_no_number_of_gpus_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = estimate(capsys, "gpt2-xl", *A100, "--tokens", "300T", "--days", "0.01")
+    assert code == 74 and "enough" not in out.split("\n\n")[0]
+    assert error.startswith(
+        "ctrain: no number of GPUs up to 16384 is known to be enough for 0.01 days. Pass more --days"
+    )
