@@ -1,6 +1,6 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 83: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+The codes are 64 to 84: distinct from the small codes of training programs and from 128 + signal. A program's own exit
 code passes through ctrain unchanged.
 """
 
@@ -124,6 +124,11 @@ class ImportIncomplete(CtrainError):
 class GateNotPassed(CtrainError):
     exit_code = 83
     meaning = "a version lacks what its store asks for: tests, signature, recent base, clean scan"
+
+
+class HangError(CtrainError):
+    exit_code = 84
+    meaning = "the run hung, and was ended as --on-hang asks for"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -23,6 +23,7 @@ _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before 
 PARAMETER = re.compile(r"[A-Za-z0-9_+~@][A-Za-z0-9_+~@./-]*")  # the name of one, also in the notation of Hydra
 KEY_VALUE = "key=value"
 ParameterStyle = Literal["--key value", "key=value"]
+OnHang = Literal["report", "restart", "stop"]
 Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo", "node"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a string, or a number that is kept as it is written
@@ -79,6 +80,7 @@ class JobFile:
     parameters: dict[str, Written] = field(default_factory=dict)
     parameter_style: ParameterStyle = "--key value"
     hang_after: str = ""
+    on_hang: OnHang = "report"
     retries: Union[int, Literal["until done"]] = 0
 
 
@@ -107,6 +109,7 @@ class Job:
     parameters: dict[str, str] = field(default_factory=dict)
     parameter_style: str = "--key value"
     hang_after: str = ""
+    on_hang: str = "report"
     retries: Union[int, Literal["until done"]] = 0
 
     @property
@@ -226,8 +229,9 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env, parameters = (_as_written(written.get(key, {})) for key in ("env", "parameters"))
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style, keys.hang_after, keys.retries)
-    job = Job(_name(directory.name), tuple(written["command"]), images, *rest, *more)
+    more = (keys.ranks == "independent", keys.restarts, parameters, keys.parameter_style)
+    failures = (keys.hang_after, keys.on_hang, keys.retries)
+    job = Job(_name(directory.name), tuple(written["command"]), images, *rest, *more, *failures)
     script = missing_script(job)
     if script:
         raise JobError(f"{path}: command: {script} not found in {directory}", _script_hint(script, directory))

@@ -10,7 +10,7 @@ from typing import get_args
 
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.cli.output import Activity
-from ctrain_runtime.job import Launcher, ParameterStyle
+from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.prepare import Request
@@ -134,6 +134,10 @@ def _add_ranks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
         text = "restart the program in its job, from its last checkpoint, if a rank fails (default: the job's, else 0)"
         add("--restarts", type=int, metavar="N", help=text)
         text = (
+            "what is done if the run hangs: restart it (with --restarts), or stop it (default: the job's, else report)"
+        )
+        add("--on-hang", choices=get_args(OnHang), default="", help=text)
+        text = (
             "silence of all ranks after which the run counts as hung, as in 90s, 10m (default: the job's, else learned)"
         )
         add("--hang-after", default="", metavar="DURATION", help=text)
@@ -239,6 +243,7 @@ def make_request(args: argparse.Namespace) -> Request:
             stage=args.stage,
             stage_data=bool(vars(args).get("stage_data")),
             restarts=args.restarts,
+            on_hang=vars(args).get("on_hang", ""),
             hang_after=vars(args).get("hang_after", ""),
             spare_nodes=args.spare_nodes,
             retries=args.retries,

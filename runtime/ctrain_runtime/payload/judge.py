@@ -1,8 +1,10 @@
 """Judges whether a run hangs, by what the watches of its nodes (watch.py) and its ranks have written. It writes events
 of the job, and tells the user's command of them.
 
-Usage: judge.py JOB RUN NODES RANKS UNIT SECONDS [COMMAND...], once per run, beside the step of job.sh, the process JOB.
+Usage: judge.py JOB RUN NODES RANKS UNIT SECONDS ACTION [COMMAND...],
+once per run, beside the step of job.sh, the process JOB.
 As long as node 0 is alive, it reads two small files. SECONDS are how long all may be silent, "0" if that is learned.
+Unless ACTION is "report", the judge ends a step that hangs, by SIGURG to job.sh.
 
 ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
 """
@@ -10,6 +12,7 @@ ctrain copies this file to the run directory. The node's own Python runs it, fro
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -223,7 +226,7 @@ class Report:
         event = {"time": time.time(), "stage": "watch", "node": host, "what": what, **more, "message": message}
         with contextlib.suppress(OSError), open(f"{self._run}/events.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")  # a full disk stops nothing
-        if self._command:
+        if self._command and what in ("hung", "went on"):
             self._notify(what, f"run {os.path.basename(self._run)} {what}: {message}")
 
     def _notify(self, what: str, message: str) -> None:
@@ -239,9 +242,9 @@ class Report:
 
 
 def main() -> None:
-    job, run, nodes, count, unit, seconds = sys.argv[1:7]
+    job, run, nodes, count, unit, seconds, action = sys.argv[1:8]
     asked, attempt = float(seconds), int(os.environ.get("CTRAIN_ATTEMPT") or 0)
-    reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[7:])
+    reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[8:])
     more = {"attempt": attempt} if "CTRAIN_ATTEMPT" in os.environ else {}
     hung = None  # type: Optional[Verdict]
     pause = min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS)
@@ -250,6 +253,10 @@ def main() -> None:
         verdict = None if reader.node_0_is_alive() else judge(reader.ranks(), unit, begun, asked)
         if verdict and not hung:
             report.tell("hung", verdict.message, ranks=verdict.ranks, seconds=round(begun - verdict.since), **more)
+            if action != "report":
+                report.tell("given up", verdict.message, **more)
+                os.kill(int(job), signal.SIGURG)
+                return
         elif hung and not verdict:
             report.tell("went on", f"after {duration(begun - hung.since)}", **more)
         hung = verdict

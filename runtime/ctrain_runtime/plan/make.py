@@ -109,6 +109,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         umask=facts.umask,
         restarts=_restarts(job, options),
         parameters=job.parameters,
+        on_hang=_on_hang(job, options),
         hang_after=_hang_after(job, options),
         retries=retries,
         until_done=until_done,
@@ -183,6 +184,15 @@ def _restarts(job: Job, options: Options) -> int:
     if options.spare_nodes and not restarts:
         raise UsageError("--spare-nodes is for restarts, of which there are none", "Add --restarts N")
     return restarts
+
+
+def _on_hang(job: Job, options: Options) -> str:
+    """What is done with a run that hangs: the command line's, else the job's. Raises UsageError."""
+    action = options.on_hang or job.on_hang
+    if action == "restart" and not _restarts(job, options):
+        where = "--on-hang" if options.on_hang else "on_hang:"
+        raise UsageError(f"{where} restart is for runs with restarts, of which there are none", "Add --restarts N")
+    return action
 
 
 def _hang_after(job: Job, options: Options) -> int:

@@ -52,6 +52,7 @@ class Options:
     after_any: bool = False  # it may end with any code
     restarts: Optional[int] = None
     hang_after: str = ""
+    on_hang: str = ""
     spare_nodes: int = 0
     retries: Optional[int] = None
     until_done: bool = False
@@ -181,6 +182,7 @@ class Program:
     umask: str = ""  # the caller's, in octal; "": unknown
     restarts: int = 0  # how often it may start again in the job after a rank has failed
     parameters: dict[str, str] = field(default_factory=dict)  # its settings, which are words of the command
+    on_hang: str = "report"  # or restart, stop
     hang_after: int = 0  # seconds without a sign of life after which it hangs; 0: learned
     retries: int = 0  # how often its job may be queued again
     until_done: bool = False  # as often as it takes

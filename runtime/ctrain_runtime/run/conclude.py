@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
+from ctrain_runtime.errors import CANCELLED, CtrainError, HangError, WorldError
 from ctrain_runtime.payload.ctrain_program import EXIT_SAVED
 from ctrain_runtime.run import (
     events,
@@ -71,6 +71,7 @@ class _Evidence:
     cut_short: list[Rank]  # had no time to end after SIGTERM
     restarts: tuple[Restart, ...]
     hang: str  # that had not ended; "" without one
+    given_up: str  # why it was ended as one that hangs
     not_restarted: str  # "; " and why the program was not restarted once more, or ""
     not_requeued: str  # the same of its job
     signalled: Optional[float]  # when SIGTERM reached job.sh
@@ -86,7 +87,11 @@ def conclude(run: Run, status: Status) -> Conclusion:
     if evidence.code is None and run.job_id and not run.record.exit:
         with contextlib.suppress(CtrainError):  # job.sh was killed: its tasks may still be running
             run.scheduler.cancel(run.job_id, run.plan)
-    failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
+    failed = (
+        _first_failure(run, evidence)
+        if evidence.code != 0 and not evidence.wrong_world and not evidence.given_up
+        else None
+    )
     short = _shortage(run, evidence, failed)
     failed = short.rank if short else failed
     ended = _hung(run, evidence, _cut_short(run, evidence, _exit(run, evidence, failed, short)))
@@ -167,6 +172,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         cut_short(node_events),
         restarts.find(run),
         hangs.of_attempt(job),
+        hangs.given_up(job),
         restarts.not_restarted(job),
         requeues.not_requeued(job),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
@@ -208,6 +214,8 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
         return Exit(WorldError.exit_code, seen.wrong_world, "ctrain", Ending.REFUSED)
     if failed and failed.exit_code == EXIT_SAVED:
         return _saved_and_left(run, seen, failed)
+    if seen.given_up and seen.code is not None:
+        return Exit(HangError.exit_code, f"{seen.given_up}{seen.not_restarted}", "ctrain", Ending.FAILED)
     if _is_from_outside(seen, failed):
         return _interrupted(seen)
     if failed:

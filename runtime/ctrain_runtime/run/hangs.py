@@ -11,7 +11,7 @@ from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 
 STAGE = "watch"
-HUNG, WENT_ON = "hung", "went on"
+HUNG, WENT_ON, GIVEN_UP = "hung", "went on", "given up"
 LEFT_SECONDS = 300.0  # as in judge.py: ranks that do the same end at about the same time
 
 
@@ -38,5 +38,12 @@ def of_attempt(job: list[Event]) -> str:
     attempt, message = events.last_attempt(job), ""
     for event in job:
         if event.stage == STAGE and event.attempt == attempt:
-            message = event.message if event.what == HUNG else ""
+            message = event.message if event.what in (HUNG, GIVEN_UP) else ""
     return message
+
+
+def given_up(job: list[Event], attempt: Optional[int] = None) -> str:
+    """Why an attempt, or the last one, was ended as one that hangs; "" if it was not."""
+    number = events.last_attempt(job) if attempt is None else attempt
+    message = next((event.message for event in job if event.what == GIVEN_UP and event.attempt == number), "")
+    return f"hung: {message}" if message else ""

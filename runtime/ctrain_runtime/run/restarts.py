@@ -6,7 +6,7 @@ import re
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.run import events, ranks, record, requeues
+from ctrain_runtime.run import events, hangs, ranks, record, requeues
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.ranks import Rank
@@ -54,8 +54,11 @@ def _restart(run: Run, event: Event) -> Restart:
     before = events.of_attempt(events.read_all_node_events(run.path), event.attempt - 1)
     logs = job_logs(run)
     failed = first_failure(run, ranks.from_events(before), logs[min(event.attempt, len(logs)) - 1])
+    hung = hangs.given_up(events.read_job_events(run.path), event.attempt - 1)
     code, reason = event.code or 1, f"the job's step failed: exit code {event.code}"
-    if failed:
+    if hung:
+        reason = hung
+    elif failed:
         code = failed.exit_code or code
         reason = f"{run.plan.describe(failed.number, failed.host)} failed: {failed.exit_description()}"
     return Restart(event.attempt, record.iso(event.time or 0.0), reason, code, event.message)

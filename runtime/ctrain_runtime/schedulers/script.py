@@ -128,7 +128,7 @@ def _judge(plan: LaunchPlan) -> list[str]:
     """The line by which the step of all tasks has a judge of hangs."""
     if not plan.is_watched:
         return []
-    words = (plan.size.nodes, plan.recorded_ranks, plan.unit, plan.program.hang_after)
+    words = (plan.size.nodes, plan.recorded_ranks, plan.unit, plan.program.hang_after, plan.program.on_hang)
     return [f"ct_judge=({quote_argv(map(str, words))})"]
 
 

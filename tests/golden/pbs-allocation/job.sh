@@ -15,5 +15,5 @@ set_rendezvous "${hosts[0]}" 4448
 unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all
 pass_signals_to_tasks
 preflight 80 '. If the image'"'"'s MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs without MPI' run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
-ct_judge=(2 16 rank 0)
+ct_judge=(2 16 rank 0 report)
 run_job run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1

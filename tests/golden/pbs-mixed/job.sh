@@ -16,5 +16,5 @@ list_hosts 2
 set_rendezvous "${hosts[0]}" 4448
 use_tm 1 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1
 pass_signals_to_tasks
-ct_judge=(2 8 rank 0)
+ct_judge=(2 8 rank 0 report)
 run_job run_on_nodes 4 task.sh

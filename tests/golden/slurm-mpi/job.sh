@@ -20,5 +20,5 @@ begin_job "$SLURM_JOB_ID"
 renew_lease 60
 end_tasks() { end_slurm_steps digits-1; }
 pass_signals_to_tasks
-ct_judge=(2 16 rank 0)
+ct_judge=(2 16 rank 0 report)
 run_job srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1

@@ -18,5 +18,5 @@ scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/hosts"
 end_tasks() { end_slurm_steps digits-1; }
 pass_signals_to_tasks
 preflight 80 '' srun --job-name=digits-1 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --distribution=block:block --cpu-bind=cores --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
-ct_judge=(2 2 node 0)
+ct_judge=(2 2 node 0 report)
 run_job srun --job-name=digits-1 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --distribution=block:block --cpu-bind=cores --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1

@@ -4,7 +4,9 @@
 # shellcheck disable=SC2154  # variables of other parts, and of the scripts
 
 CT_WATCH_AFTER=5 # seconds
+CT_HUNG_GRACE=30 # seconds, from SIGTERM to what ends the step for good
 ct_watch='' ct_outlived='' ct_judge=()
+ct_hung='' ct_forcing='' # of the step: whether the judge has ended it
 start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it has its home
   [ "$ct_stage" != preflight ] || return 0
   prepare_stacks
@@ -37,11 +39,27 @@ end_beside() { # PID: of a process that this script has started; it may have end
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
+  ct_hung='' ct_forcing=''
   if [ "${ct_judge-}" ]; then
     mkdir -p "$run/watch" "$run/stacks"
+    trap give_up URG
     run_later judge.py "$run" "${ct_judge[@]}" "${ct_notify[@]}" &
     judge=$!
   fi
   run_step "$@"
   end_beside "$judge"
+  end_beside "$ct_forcing"
+  [ -z "$ct_hung" ] || [ "$code" = 0 ] || code=84
+}
+give_up() { # ends a step that hangs
+  [ -z "$ending" ] && [ "$child" ] || return
+  ct_hung=yes
+  "$ct_end_command"
+  force_step_to_end &
+  ct_forcing=$!
+}
+force_step_to_end() { # where its tasks do not answer SIGTERM: srun kills them when it gets one
+  exec <> <(:) >/dev/null 2>&1 # nobody writes to it
+  read -r -t "$CT_HUNG_GRACE"
+  signal_step TERM
 }

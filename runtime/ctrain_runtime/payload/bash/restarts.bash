@@ -61,6 +61,7 @@ prepare_attempt() { # the rendezvous of the scheduler's own steps differs by the
 has_failed_by_itself() { # whether a rank has, and no check of ctrain's own; sets ct_own_code
   local path line rank seconds moment first='' warned left=''
   ct_own_code=''
+  [ -z "$ct_hung" ] || { [ "${ct_judge[4]}" = restart ]; return; }
   for path in "$run/nodes/"*.jsonl; do
     local up=() warned=-$CT_WARNED_SECONDS
     while IFS= read -r line; do

@@ -88,6 +88,47 @@ def test_a_rank_that_leaves_while_another_waits(bench: Bench) -> None:
     assert not bench.orphans()
 
 
+STUCK = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else signal.SIG_DFL)
+print("attempt", os.environ.get("CTRAIN_ATTEMPT"), flush=True)
+while os.environ.get("CTRAIN_ATTEMPT") != "1" and os.environ["RANK"] == "1":
+    time.sleep(0.05)
+"""
+
+
+def test_a_run_that_hangs_is_stopped(bench: Bench) -> None:
+    bench.environment["GRACE"] = "1"
+    (bench.folder / "train.py").write_text(STUCK)
+    code, out, error = ended(
+        bench.run(*TWO, "--hang-after", "2s", "--on-hang", "stop", "--", "python3", "train.py", "deaf")
+    )
+    assert (code, error) == (84, ""), out
+    exit_ = bench.record()["exit"]
+    assert (exit_["code"], exit_["by"], exit_["ending"]) == (84, "ctrain", "failed")
+    assert re.match(
+        r"hung: no sign of life for .*: rank 0 on .* left with exit code 0; rank 1 on .* waits", exit_["reason"]
+    )
+    assert out.splitlines().count(exit_["reason"]) == 2, "when it hangs, and at the end"
+    assert not bench.orphans()
+
+
+def test_a_run_that_hangs_is_restarted(bench: Bench) -> None:
+    (bench.folder / "train.py").write_text(STUCK)
+    options = (*TWO, "--hang-after", "2s", "--on-hang", "restart", "--restarts", "1")
+    code, out, error = ended(bench.run(*options, "--", "python3", "train.py"))
+    assert (code, error) == (0, ""), out
+    (restart,) = bench.record()["restarts"]
+    assert restart["code"] == 84 and restart["reason"].startswith("hung: no sign of life for "), restart
+    assert f"{restart['reason']}; restarting from the start (1 of 1)" in out.splitlines(), out
+    assert not bench.orphans()
+
+
+def test_what_restarts_must_allow(bench: Bench) -> None:
+    code, _, error = ended(bench.run(*TWO, "--on-hang", "restart", "--", "true"))
+    assert code == 64 and "--on-hang restart is for runs with restarts" in error, error
+
+
 def test_a_short_run_has_no_watch(bench: Bench) -> None:
     bench.environment["WATCH_AFTER"] = "5"
     code, out, error = ended(bench.run(*TWO, "--", "bash", "-c", "true"))
