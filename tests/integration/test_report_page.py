@@ -39,15 +39,15 @@ def width(page: Page) -> int:
 def test_a_failed_run_of_a_hostile_program(visit: Open, tmp_path: Path) -> None:
     metrics = lines(700, 710, 650) + '{"step": 4, "' + HOSTILE.replace('"', "").replace("\x1b", "") + '": 1}\n'
     subject = a_subject(tmp_path / "one", 0, 1, metrics=metrics, log=f"No module named 'x'\n{HOSTILE}\n", nodes=1)
-    (subject.run.path / run_files.STACKS).mkdir()
-    (subject.run.path / run_files.STACKS / "now.txt").write_text(f"in step\n{HOSTILE}")
+    (subject.run.path / run_files.STACKS).mkdir(exist_ok=True)
+    (subject.run.path / run_files.STACKS / "rank1.txt").write_text(f"in step\n{HOSTILE}")
     seen = visit(made(tmp_path / "page.html", examine(subject.run, subject.record, HOSTILE)))
     assert seen.evaluate("typeof hacked") == "undefined"
     expect(seen.locator("img, script")).to_have_count(0)
     expect(seen.get_by_text("rank 1 on gpu00 failed first: exit code 1", exact=True)).to_be_visible()
     expect(seen.locator("pre").first).to_contain_text("<script>hacked=1</script>")
     expect(seen.get_by_text("in step")).to_be_hidden()
-    seen.get_by_text("Stacks: now.txt").click()
+    seen.get_by_text("rank1", exact=True).click()
     expect(seen.get_by_text("in step")).to_be_visible()
     box = seen.locator("polyline").first.bounding_box()
     assert box is not None

@@ -16,6 +16,7 @@ from ctrain_runtime.report import comparison
 from ctrain_runtime.report.comparison import Scale
 from ctrain_runtime.report.series import Point
 from ctrain_runtime.report.subject import Subject
+from ctrain_runtime.run.record import iso
 from ctrain_runtime.store.manifest import read_manifest
 
 Row = tuple[str, ...]
@@ -99,7 +100,7 @@ def metrics_notes(subject: Subject) -> list[str]:
 
 
 def attempts(subject: Subject) -> list[Row]:
-    """The jobs of a run and the restarts in them; none where there is only one job without any."""
+    """The jobs of a run, its restarts and hangs; none where there is only one job without any."""
     record = subject.record
     jobs = [
         (made.name, _when(made.start or made.submitted), f"{made.outcome} ({made.word})" if made.word else made.outcome)
@@ -108,7 +109,8 @@ def attempts(subject: Subject) -> list[Row]:
     again = [
         (f"restart {made.attempt}", _when(made.time), f"{made.reason}; from {made.start}") for made in record.restarts
     ]
-    return [*jobs, *again] if len(jobs) + len(again) > 1 else []
+    hung = [("hang", _when(iso(at)) if at else "", line) for at, line in subject.hangs]
+    return [*jobs, *again, *hung] if len(jobs) + len(again) + len(hung) > 1 else []
 
 
 def expectations(subject: Subject) -> list[Row]:

@@ -46,11 +46,12 @@ def _run(subject: Subject, *, is_alone: bool) -> Html:
     ]
     if subject.failure:
         parts.append(_failure(subject.failure))
+    parts.append(_stacks(subject.stacks))
     if is_alone:
         parts.append(_curves([subject]))
     parts += [_ranks(subject), _timeline(subject.phases)]
     tables = [
-        _table("Jobs and restarts", ("", "when", "how it ended"), facts.attempts(subject)),
+        _table("Jobs, restarts and hangs", ("", "when", "how it ended, or why"), facts.attempts(subject)),
         _table("Estimated and measured", ("", "estimated", "measured"), facts.expectations(subject)),
         _table("Resources", (), facts.resources(subject)),
         _table("Image", (), facts.image(subject)),
@@ -69,11 +70,15 @@ def _failure(failure: Failure) -> Html:
     lines = []
     if failure.lines:
         lines = [element("div", f"Last lines of {failure.log}", class_="dim"), element("pre", "\n".join(failure.lines))]
-    stacks = [
-        element("details", element("summary", f"Stacks: {name}"), element("pre", text)) for name, text in failure.stacks
-    ]
     reason = element("p", failure.reason, class_="bad")
-    return join(element("h2", "Why it ended"), element("div", reason, *advice, *lines, *stacks, class_="card"))
+    return join(element("h2", "Why it ended"), element("div", reason, *advice, *lines, class_="card"))
+
+
+def _stacks(stacks: Sequence[tuple[str, str]]) -> Html:
+    if not stacks:
+        return Html("")
+    each = [element("details", element("summary", names), element("pre", text)) for names, text in stacks]
+    return join(element("h2", "Stacks of ranks that hung"), element("div", *each, class_="card"))
 
 
 def _curves(subjects: Sequence[Subject]) -> Html:

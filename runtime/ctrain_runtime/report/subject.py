@@ -10,30 +10,31 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.report import series, timeline
 from ctrain_runtime.report.series import Metrics
 from ctrain_runtime.report.timeline import Phase
-from ctrain_runtime.run import events, logs, ranks, restarts
+from ctrain_runtime.run import events, hangs, logs, ranks, restarts
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run
 
 LAST_LINES = 30
-STACK_CHARACTERS = 40_000  # of all stacks of a run: a thousand ranks that wait have the same
+STACK_CHARACTERS = 40_000  # of all stacks of a run
+STACKS_NAMED = 8  # ranks with the same
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run is not complete: the `reason`, what to do (""), whose last lines these are, and stacks by file."""
+    """Why a run is not complete: the `reason`, what to do (""), and whose last lines these are."""
 
     reason: str
     advice: str
     log: str
     lines: tuple[str, ...]
-    stacks: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`state` is in words; `failure` is None while a run goes on, and of one that is complete."""
+    """`state` is in words; `failure` is None while a run goes on, and of one that is complete. `hangs` are lines with
+    their time, `stacks` those of ranks that hung: of which ranks, and the text."""
 
     run: Run
     record: Record
@@ -41,6 +42,8 @@ class Subject:
     metrics: Metrics
     phases: tuple[Phase, ...]
     failure: Optional[Failure]
+    hangs: tuple[tuple[Optional[float], str], ...] = ()
+    stacks: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +60,10 @@ class Subject:
 def examine(run: Run, record: Record, state: str) -> Subject:
     """All about a run. Files that are missing or damaged make it tell less."""
     metrics = series.read(run.path / run_files.METRICS)
-    return Subject(run, record, state, metrics, tuple(timeline.phases(run, metrics)), _failure(run, record))
+    phases = tuple(timeline.phases(run, metrics))
+    job = events.read_all_job_events(run.path)
+    hung = tuple((event.time, line) for event in job for line in hangs.lines([event]))
+    return Subject(run, record, state, metrics, phases, _failure(run, record), hung, _stacks(run))
 
 
 def _failure(run: Run, record: Record) -> Optional[Failure]:
@@ -73,18 +79,20 @@ def _failure(run: Run, record: Record) -> Optional[Failure]:
     if not lines:
         path = run.path / run_files.JOB_LOG
         lines = [line for line in logs.last_lines(path, 0) if line.strip()]
-    return Failure(
-        record.exit.reason, advise(lines), str(path.relative_to(run.path)), tuple(lines[-LAST_LINES:]), _stacks(run)
-    )
+    log = str(path.relative_to(run.path))
+    return Failure(record.exit.reason, advise(lines), log, tuple(lines[-LAST_LINES:]))
 
 
 def _stacks(run: Run) -> tuple[tuple[str, str], ...]:
-    """The stacks that were taken of ranks that hung, the newest first, as far as they fit."""
-    directory, left, found = run.path / run_files.STACKS, STACK_CHARACTERS, []
-    files = sorted((path for path in directory.glob("*") if path.is_file()), reverse=True)
-    for path in files:
-        text = read_text(path)[:left]
-        left -= len(text)
-        if text:
-            found.append((path.name, text))
-    return tuple(found)
+    """The stacks of ranks that hung, once where they are the same, as far as they fit."""
+    found: dict[str, list[str]] = {}
+    files = [path for path in (run.path / run_files.STACKS).glob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: (len(path.name), path.name)):
+        found.setdefault(read_text(path), []).append(path.stem)
+    shown, left = [], STACK_CHARACTERS
+    for text, names in found.items():
+        more = f" and {len(names) - STACKS_NAMED} more" if len(names) > STACKS_NAMED else ""
+        if cut := text[:left]:
+            shown.append((", ".join(names[:STACKS_NAMED]) + more, cut))
+        left -= len(cut)
+    return tuple(shown)

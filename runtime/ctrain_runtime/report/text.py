@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ctrain_runtime.base.text import format_duration, one_line, pluralize, table
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.text import format_duration, one_line, table
 from ctrain_runtime.report import comparison, facts
 from ctrain_runtime.report.series import Curve, Point
 from ctrain_runtime.report.subject import Failure, Subject
@@ -47,6 +48,7 @@ def _run(subject: Subject) -> str:
         *([("ranks", _ranks(subject.metrics.by_rank))] if subject.metrics.by_rank else []),
         *((f"{phase.name}", format_duration(phase.seconds)) for phase in subject.phases),
         *((name, f"{when}  {how}") for name, when, how in facts.attempts(subject)),
+        *((f"stacks of {names}", f"in {run_files.STACKS}/") for names, _ in subject.stacks),
         *facts.resources(subject),
         *facts.image(subject),
     ]
@@ -61,8 +63,7 @@ def _run(subject: Subject) -> str:
 def _failure(failure: Failure) -> list[str]:
     advice = [f"advice: {failure.advice}"] if failure.advice else []
     shown = [f"  | {one_line(line)}" for line in failure.lines]
-    stacks = [f"stacks: {pluralize(len(failure.stacks), 'file')}, in stacks/"] if failure.stacks else []
-    return [failure.reason, *advice, f"last lines of {failure.log}:", *shown, *stacks]
+    return [failure.reason, *advice, f"last lines of {failure.log}:", *shown]
 
 
 def _ranks(each: Sequence[Point]) -> str:

@@ -28,12 +28,13 @@ class Phase:
 
 
 def phases(run: Run, metrics: Metrics) -> list[Phase]:
-    """What a run did one after the other, as far as it is known. Those before the first step are of the last job and
-    its first attempt; clocks of hosts that differ make none negative."""
-    job = _last_job(events.read_job_events(run.path))
+    """What a run did one after the other, as far as it is known. Those before the first step are of the first job and
+    attempt, since a training goes on in later ones; clocks of hosts that differ make none negative."""
+    all_jobs = events.read_all_job_events(run.path)
+    job = _first_job(all_jobs)
     every = events.read_all_node_events(run.path)
     nodes = events.of_attempt(every, 0)
-    submitted = run.record.attempts[-1].submitted if run.record.attempts else run.record.created
+    submitted = run.record.attempts[0].submitted if run.record.attempts else run.record.created
     ranks_up = _last(nodes, "run", "started")
     joined = _last(nodes, "world", "joined")
     first_step = metrics.first_time
@@ -48,7 +49,7 @@ def phases(run: Run, metrics: Metrics) -> list[Phase]:
         (imports, joined or first_step),
         ("first step", first_step if joined else None),
         (training, _last(every, "run", "ended", of_rank=True)),
-        ("end", _last(job, "after", "ended")),
+        ("end", _last(all_jobs, "after", "ended")),
     )
     return _in_order(datetime.fromisoformat(submitted).timestamp(), ends)
 
@@ -62,10 +63,10 @@ def _in_order(begin: float, ends: Sequence[tuple[str, Optional[float]]]) -> list
     return known
 
 
-def _last_job(job: list[Event]) -> list[Event]:
-    """The events of the last start of job.sh."""
+def _first_job(job: list[Event]) -> list[Event]:
+    """The events up to the second start of job.sh, if the job was queued again."""
     starts = [number for number, event in enumerate(job) if event.stage == "before"]
-    return job[starts[-1] :] if starts else job
+    return job[: starts[1]] if len(starts) > 1 else job
 
 
 def _times(found: list[Event], stage: str, what: str, *, of_rank: bool = False) -> list[float]:

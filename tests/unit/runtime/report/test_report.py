@@ -75,8 +75,8 @@ def test_the_timeline_names_what_its_events_tell(tmp_path: Path) -> None:
 
 def test_a_failed_run_shows_why_and_nothing_of_it_is_code(tmp_path: Path) -> None:
     subject = a_subject(tmp_path / "one", 0, 1, metrics=lines(1), log=f"No module named 'x'\n{HOSTILE}\n", nodes=1)
-    (subject.run.path / run_files.STACKS).mkdir()
-    (subject.run.path / run_files.STACKS / f"{HOSTILE[:5].strip('</')}.txt").write_text(f"in step\n{HOSTILE}")
+    (subject.run.path / run_files.STACKS).mkdir(exist_ok=True)
+    (subject.run.path / run_files.STACKS / "rank1.txt").write_text(f"in step\n{HOSTILE}")
     seen = parsed(examine(subject.run, subject.record, HOSTILE))
     assert {"script", "img"}.isdisjoint(seen.tags)
     assert not [name for name in seen.attributes if name.startswith("on")]
@@ -106,6 +106,30 @@ def test_a_run_with_nothing_but_its_plan(tmp_path: Path) -> None:
     assert "has no metrics" in parsed(subject).text
     assert subject.phases == ()
     assert "waiting" in text.text([subject])
+
+
+def test_hangs_are_listed_and_equal_stacks_shown_once(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, 0, metrics=lines(1, 2), nodes=1)
+    write_events(subject.run.path, {"stage": "watch", "what": "hung", "message": "no sign of life", "time": 110.0})
+    (subject.run.path / run_files.STACKS).mkdir(exist_ok=True)
+    for rank in range(12):
+        name = subject.run.path / run_files.STACKS / f"rank{rank}.txt"
+        name.write_text("in all_reduce\n" if rank else f"in read\n{HOSTILE}")
+    seen = examine(subject.run, subject.record, "")
+    named = "rank1, rank2, rank3, rank4, rank5, rank6, rank7, rank8 and 3 more"
+    assert [names for names, _ in seen.stacks] == ["rank0", named]
+    assert "hung: no sign of life" in parsed(seen).text
+    assert parsed(seen).text.count("in all_reduce") == 1
+    assert "hung: no sign of life" in text.text([seen])
+
+
+def test_of_a_job_that_was_queued_again_the_start_is_that_of_the_first(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, metrics=lines(700, 710), nodes=1)
+    write_events(subject.run.path, {"stage": "before", "what": "started", "time": 900.0, "job": "8"})
+    write_events(subject.run.path, {"stage": "after", "what": "ended", "time": 990.0, "code": 0})
+    phases = examine(subject.run, subject.record, "").phases
+    assert (phases[0].name, phases[0].seconds) == ("queue", 9.0)
+    assert phases[-1].end == 990.0
 
 
 def test_restarts_are_listed(tmp_path: Path) -> None:
