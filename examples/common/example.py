@@ -21,7 +21,6 @@ which some have an `example`, too. A program gets the framework that it names, a
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import socket
 import sys
@@ -31,6 +30,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Optional
+
+from ctrain_program import MetricsFile, beat, is_restarted, resume_dir, run_dir  # noqa: F401  # programs import them from here
 
 EXIT_WRONG_INPUT = 2
 EXIT_WRONG_WORLD = 3
@@ -52,21 +53,6 @@ class World(NamedTuple):
         """Prints from rank 0 only: the lines of many ranks interleave into noise."""
         if self.rank == 0:
             print(text, flush=True)
-
-
-def run_dir() -> Path:
-    """The directory for metrics.jsonl and checkpoint/: that of the run, or the current one without ctrain."""
-    return Path(os.environ.get("CTRAIN_RUN_DIR", "."))
-
-
-def resume_dir() -> Optional[Path]:
-    """The checkpoint directory of the run to resume (`ctrain run --resume`), or None."""
-    return Path(os.environ["CTRAIN_RESUME"]) if os.environ.get("CTRAIN_RESUME") else None
-
-
-def is_restarted() -> bool:
-    """Whether that is the run's own (`ctrain run --restarts`): it may lack a whole checkpoint, and needs no copy."""
-    return resume_dir() == run_dir() / "checkpoint"
 
 
 def begin(library: str = "torch") -> World:
@@ -141,7 +127,8 @@ def cores() -> int:
 
 
 class Metrics:
-    """metrics.jsonl: one JSON object per line, on disk as soon as it is known. Only rank 0 writes."""
+    """metrics.jsonl: one JSON object per line, on disk as soon as it is known. Only rank 0 writes. The heartbeat of
+    each rank has the step."""
 
     def __init__(self, world: World, directory: Optional[Path] = None) -> None:
         self.file = None
@@ -149,13 +136,15 @@ class Metrics:
         if world.rank == 0:
             path = (directory or run_dir()) / "metrics.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = path.open("a", buffering=1)
+            self.file = MetricsFile(path)
 
     def write(self, **values: float) -> None:
+        if "step" in values:
+            beat(int(values["step"]))
         if self.file:
             if self.on_gpu:
                 values["memory"] = sys.modules["torch"].cuda.max_memory_allocated()  # of this rank, the most so far
-            self.file.write(json.dumps(values) + "\n")
+            self.file.append(values)
 
 
 def finish(main: Callable[[], int]) -> NoReturn:

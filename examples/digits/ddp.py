@@ -19,7 +19,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, finish, run_dir
+from example import Metrics, World, finish
 from pictures import make_parser
 
 
@@ -76,7 +76,7 @@ def main() -> int:
             metrics.write(**done, steps=options.epochs * len(loader), loss=loss, accuracy=correct / len(val))
             world.say(f"epoch {epoch + 1}/{options.epochs}  loss {loss:.3f}  accuracy {correct / len(val):.1%}")
             state = {**done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save_checkpoint(run_dir(), state)
+            save_checkpoint(state)
     return 0
 
 

@@ -96,7 +96,7 @@ def finetune(options: argparse.Namespace, world: World, accelerator: Accelerator
         )
         if world.rank == 0:
             state = {"epoch": epoch + 1, "step": step, "optimizer": optimizer.state_dict()}
-            save_checkpoint(run_dir(), {**state, "model": model.state_dict()})
+            save_checkpoint({**state, "model": model.state_dict()})
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, begin, finish, run_dir
+from example import Metrics, World, begin, finish
 from pictures import make_parser
 
 METHODS = {"sync": "server, synchronous", "async": "server, asynchronous", "ring": "ring all-reduce"}
@@ -136,7 +136,7 @@ def main() -> int:
             results.append(measure(method, data, val, options, world, metrics))
             metrics.write(**results[-1])
             if world.rank == 0:
-                save_checkpoint(run_dir(), {"step": len(results), "results": results})
+                save_checkpoint({"step": len(results), "results": results})
     world.say(table(results))
     return 0
 

@@ -20,7 +20,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from checkpoint import load_checkpoint, save_checkpoint
-from example import InputError, Metrics, World, begin, finish, run_dir
+from example import InputError, Metrics, World, begin, finish
 from settings import OptionParser
 from step_clock import StepClock
 from strategies import Ddp, Horovod
@@ -215,7 +215,7 @@ class Trainer:
         if self.world.rank == 0:
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             place = {"step": self.step, "steps_per_epoch": self.steps_per_epoch}
-            save_checkpoint(run_dir(), {**state, **place, "scaler": self.scaler.state_dict()})
+            save_checkpoint({**state, **place, "scaler": self.scaler.state_dict()})
 
 
 def main() -> int:

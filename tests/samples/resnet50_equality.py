@@ -37,7 +37,7 @@ def validate_alone(name: str) -> list[float]:
     dataset = train.images.load(train.parse_options(SETTINGS), 1).val
     images, labels = zip(*(dataset[index] for index in range(len(dataset))))
     model = train.resnet50(num_classes=3).eval()
-    model.load_state_dict(torch.load(max((run_directory / name / "checkpoint").iterdir()))["model"])
+    model.load_state_dict(torch.load(max((run_directory / name / "checkpoint").glob("*.pt")))["model"])
     outputs, truth = model(train.images.Normalize()(torch.stack(images))), torch.tensor(labels)
     right = (outputs.argmax(dim=1) == truth).double().mean()
     return [train.cross_entropy(outputs, truth).item(), right.item(), len(labels)]

@@ -97,6 +97,21 @@ def test_ranks_that_do_not_meet_are_refused() -> None:
     assert "8 ranks were launched, but tensorflow sees 4" in done.stderr
 
 
+def test_a_damaged_checkpoint_of_an_example_is_not_loaded(tmp_path: Path) -> None:
+    program = f"""{STUBS}
+torch.save = lambda state, path: open(path, "w").write(str(state["step"]))
+torch.load = lambda path, **_: path.name
+first, second = (checkpoint.save_checkpoint({{"step": step}}) for step in (1, 2))
+second.write_text("")
+print(checkpoint.load_checkpoint(None))
+"""
+    where = {"CTRAIN_RUN_DIR": str(tmp_path), "CTRAIN_RESUME": str(tmp_path / "checkpoint")}
+    environment = {**os.environ, "PYTHONPATH": str(COMMON), **where}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.stdout == "step-00000001.pt\n", done.stderr
+    assert "step-00000002.pt is damaged" in done.stderr
+
+
 STUBS = """
 import sys
 from types import ModuleType
@@ -123,9 +138,12 @@ def test_a_run_that_is_restarted_before_it_has_saved_begins_anew(tmp_path: Path,
 
 def test_only_rank_0_writes_metrics(tmp_path: Path) -> None:
     writes = "def main():\n    for rank in (0, 1): Metrics(World(rank, 2, rank)).write(step=1, loss=2.5)\n    return 0"
-    assert run(writes, CTRAIN_RUN_DIR=str(tmp_path)).returncode == 0
-    [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"step": 1, "loss": 2.5}
+    beat = tmp_path / "beat"
+    assert run(writes, CTRAIN_RUN_DIR=str(tmp_path), CTRAIN_HEARTBEAT=str(beat)).returncode == 0
+    assert beat.read_text() == "1 step\n"
+    [line] = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert line.pop("time") > 1e9
+    assert line == {"step": 1, "loss": 2.5}
 
 
 def pictures() -> ModuleType:

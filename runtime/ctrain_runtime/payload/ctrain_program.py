@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 EXIT_SAVED = 85  # asked to end, saved, and left before it was done; HTCondor takes this code for the same
 EXIT_TRY_AGAIN = 75  # what failed may work the next time: EX_TEMPFAIL of sysexits.h
@@ -82,23 +82,24 @@ class _Heartbeat:
             self.file = -1
 
 
-class _Metrics:
-    """metrics.jsonl, open for good in rank 0. What cannot be written is reported once, and the program goes on."""
+class MetricsFile:
+    """A file of JSON lines, open for good. What cannot be written is reported once, and the program goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.file, self.begin, self.failed = -1, b"", False
-        if rank() == 0:
-            try:
-                self.file = os.open(
-                    str(run_dir() / "metrics.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
-                )
-            except OSError as error:
-                _warn(f"no metrics: {error}")
-
-    def append(self, line: bytes) -> None:
         try:
-            written = os.write(self.file, self.begin + line)
-            self.begin = b"" if written == len(self.begin + line) else b"\n"  # on a full disk a line may be cut off
+            self.file = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            _warn(f"no metrics: {error}")
+
+    def append(self, values: Dict[str, Any]) -> None:
+        """A line with the time. NaN and infinity become null, since JSON has neither."""
+        line = {"time": round(time.time(), 3)}
+        line.update((name, _plain(value)) for name, value in values.items())
+        data = self.begin + json.dumps(line).encode() + b"\n"
+        try:
+            if self.file >= 0:  # on a full disk a line may be cut off
+                self.begin = b"" if os.write(self.file, data) == len(data) else b"\n"
         except OSError as error:
             if not self.failed:
                 _warn(f"metrics are lost: {error}")
@@ -107,7 +108,7 @@ class _Metrics:
 
 _signals = None  # type: Optional[_Signals]
 _heartbeat = None  # type: Optional[_Heartbeat]
-_metrics = None  # type: Optional[_Metrics]
+_metrics = None  # type: Optional[MetricsFile]
 
 
 def stopping() -> bool:
@@ -133,12 +134,10 @@ def metrics(**values: Any) -> None:
     """Appends a line to metrics.jsonl, with the time; on rank 0 alone. Numbers of torch, NumPy and TensorFlow are
     taken, too; NaN and infinity become null, since JSON has neither."""
     global _metrics
-    if _metrics is None:
-        _metrics = _Metrics()
-    if _metrics.file >= 0:
-        line = {"time": round(time.time(), 3)}
-        line.update((name, _plain(value)) for name, value in values.items())
-        _metrics.append(json.dumps(line).encode() + b"\n")
+    if rank() == 0:
+        if _metrics is None:
+            _metrics = MetricsFile(run_dir() / "metrics.jsonl")
+        _metrics.append(values)
 
 
 def save_checkpoint(writer: Callable[[str], Any], step: int, suffix: str = ".pt", keep: int = 2) -> Path:

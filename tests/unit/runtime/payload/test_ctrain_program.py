@@ -37,8 +37,8 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 def run(code: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """A plain Python program that imports the module, with no other variables of a run."""
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER), **variables}
-    argv = [sys.executable, "-c", f"from ctrain_program import *\n{code}"]
+    environ = {"PATH": os.environ["PATH"], **variables}
+    argv = [sys.executable, "-c", f"import sys\nsys.path.append({str(FOLDER)!r})\nfrom ctrain_program import *\n{code}"]
     return subprocess.run(argv, cwd=directory, env=environ, capture_output=True, text=True)
 
 
