@@ -1,13 +1,15 @@
-"""Runs of the real Slurm whose jobs meet their time limit: one is queued again and finishes, one is cancelled."""
+"""Runs of the real Slurm whose jobs meet their time limit: one goes on, one is cancelled; and that lose their node."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from samples.cluster import Cluster, until
+from samples.cluster import ENTRY, Cluster, until
+from samples.long_mode import LONG
 
 RUN = ("--nodes", "1", "--image", "pytorch-cpu", "--preflight", "off", "--time", "10")
 STEPS, SAVED_EVERY = 250, 50
@@ -63,3 +65,38 @@ def test_a_time_limit_is_outlived_and_a_cancellation_is_the_end(cluster: Cluster
     for step in range(1, STEPS + 1):
         again = [loss for at, loss in curve if at == step]
         assert again == pytest.approx([again[0]] * len(again), rel=BOUND)
+
+
+SUBMIT = ("ctrain", "submit", "--nodes", "1", "--image", "pytorch-cpu", "--preflight", "off", "--launcher", "env")
+GOES_ON = ("--ranks-per-node", "1", "--retries", "1", "--", "bash", "-c", '[ "$CTRAIN_ATTEMPT" = 1 ] || sleep 600')
+
+
+def started_on(cluster: Cluster, name: str) -> str:
+    """The node on which the program of a run has started."""
+    events = cluster.runs(name) / "nodes/0.jsonl"
+    until(lambda: '"what": "started"' in events.read_text(), f"the start of {name}", 200)
+    return str(json.loads(events.read_text().splitlines()[0])["node"])
+
+
+@pytest.mark.skipif(not LONG, reason="at night: Slurm takes half a minute to notice a dead node")
+def test_a_lost_node_and_a_preemption(cluster: Cluster) -> None:
+    assert cluster.run(*SUBMIT, "--name", "lost", *GOES_ON).returncode == 0
+    lost = started_on(cluster, "lost")
+    assert cluster.run(*SUBMIT, "--partition", "spot", "--name", "preempted", *GOES_ON).returncode == 0
+    other = started_on(cluster, "preempted")
+    assert other != lost
+    try:
+        subprocess.run([ENTRY, "kill-node", lost], check=True)
+        cluster.start("srun", "--partition=cas_v100_2", f"--nodelist={other}", "--ntasks=1", "--time=1", "true")
+        jobs = {name: str(cluster.record(name)["attempts"][0]["job_id"]) for name in ("lost", "preempted")}
+        for name in ("preempted", "lost"):
+            until(lambda name=name: state(cluster, jobs[name]) == "PENDING", f"{name} in the queue again", 200)
+            cluster.administer("scontrol", "update", f"JobId={jobs[name]}", "StartTime=now")  # else in two minutes
+        waited = cluster.run("ctrain", "wait", "lost", "preempted")
+    finally:
+        subprocess.run([ENTRY, "start-node", lost], check=True)
+    assert waited.returncode == 0, waited.stdout + waited.stderr
+    for name, why in (("lost", "a node failed"), ("preempted", "preempted")):
+        record = cluster.record(name)
+        assert [made["outcome"] for made in record["attempts"]] == ["requeued", "completed"]
+        assert why in record["attempts"][0]["word"] and record["nodes"] == [other], record

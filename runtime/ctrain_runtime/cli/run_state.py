@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
@@ -19,7 +18,7 @@ from ctrain_runtime.run import events, shared_files
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.follow import parse_object
 from ctrain_runtime.run.pick_up import refresh
-from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.record import Record, duration
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Status
 
@@ -58,7 +57,7 @@ def as_state(run: Run, status: Status, record: Record) -> RunState:
     begun, now = starts[-1].time if starts else None, time.time()
     elapsed = now - begun if begun and not record.exit else None
     if record.start and record.end:
-        elapsed = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
+        elapsed = duration(record)
     limit = run.plan.size.time_limit
     runs_on = elapsed is not None and not record.exit
     metrics = last_metrics(run.path)

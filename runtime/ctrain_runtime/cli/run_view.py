@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from datetime import datetime
 from pathlib import Path
 
 from ctrain_runtime import launchers, payload, schedulers
@@ -26,7 +25,7 @@ from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
-from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.record import Record, duration
 
 LAST_LINES = 8
 EARLY = {
@@ -184,8 +183,8 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
 def _completed(plan: LaunchPlan, record: Record) -> str:
     """That a run is complete, how long its job took, and what its program has last measured."""
     took = ""
-    if record.start and record.end:
-        seconds = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
+    seconds = duration(record)
+    if seconds is not None:
         took = f" in {seconds:.0f} s" if seconds < 10 else f" in {format_duration(seconds)}"  # they are whole ones
     again = f", with {pluralize(len(record.restarts), 'restart')}" if record.restarts else ""
     measured = last_words(last_metrics(Path(plan.run_directory)))

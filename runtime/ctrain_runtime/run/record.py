@@ -148,6 +148,14 @@ def load(run: Path) -> Record:
     return config.load(Record, data, str(path))
 
 
+def duration(record: Record) -> Optional[float]:
+    """The seconds that the jobs of a run took whose end is known, without the queue; None if none is."""
+    spans = [(job.start, job.end) for job in record.attempts] if len(record.attempts) > 1 else []
+    spans = spans or [(record.start, record.end)]
+    known = [datetime.fromisoformat(end) - datetime.fromisoformat(start) for start, end in spans if start and end]
+    return sum(span.total_seconds() for span in known) if known else None
+
+
 def _with_ending(data: dict[str, Any]) -> dict[str, Any]:
     """A record of the schema before, as one of this."""
     ended, attempts = data.get("exit"), data.get("attempts")

@@ -63,15 +63,15 @@ def jobs(begun: Record, every: list[Event], scheduler: Scheduler) -> tuple[Attem
         this = Attempt(
             job[0].job or submitted.job_id,
             scheduler.name(job[0].job) if job[0].job else submitted.name,
-            made[-1].end or submitted.submitted if made else submitted.submitted,
+            made[-1].end or made[-1].start or submitted.submitted if made else submitted.submitted,
             start=times[0] if times else None,
             cluster=submitted.cluster,
         )
         if end < len(every) or why:
-            known = times[-1] if times else None
+            known = times[-1] if why and times else None  # when a lost one ended is unknown
             this = Attempt(**{**vars(this), "end": known, "outcome": OUTCOME, "word": why or UNKNOWN})
         made.append(this)
     if not made or made[-1].outcome:  # the next one has not started
-        again = made[-1].end or submitted.submitted if made else submitted.submitted
+        again = made[-1].end or made[-1].start or submitted.submitted if made else submitted.submitted
         made.append(Attempt(begun.attempts[-1].job_id, begun.attempts[-1].name, again, cluster=submitted.cluster))
     return tuple(made)

@@ -68,6 +68,7 @@ def test_a_run_of_three_jobs_is_one_record(run: Run) -> None:
         Restart(2, at[300], f"job 7 was queued again: {requeues.UNKNOWN}", 0, "the last checkpoint", requeued=True),
     )
     assert (whole.start, whole.end) == (at[100], at[310])
+    assert (second.end, record.duration(whole)) == (None, 20.0), "when a lost job ended is unknown"
     assert record.load(run.path) == whole
 
 
