@@ -17,7 +17,7 @@ class BuildWithShare(build_py):
             return
         for name in ("definitions", "examples", "docs"):
             target = Path(self.build_lib, "ctrain_runtime", "share", name)
-            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", "*.png"))
+            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", "*.png", "*.ipynb"))
 
 
 setup(cmdclass={"build_py": BuildWithShare})
