@@ -167,7 +167,7 @@ class Reader:
                 self._add(ranks, event)
         for node in nodes:
             view = next(self._objects(f"{self._run}/watch/{node}.json"), {})
-            if view.get("attempt") == self._attempt:
+            if view.get("attempt") == self._attempt and isinstance(view.get("ranks"), list):
                 self._see(ranks, view)
         return list(ranks.values())
 

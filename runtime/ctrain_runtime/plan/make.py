@@ -190,7 +190,7 @@ def _on_hang(job: Job, options: Options) -> str:
     """What is done with a run that hangs: the command line's, else the job's. Raises UsageError."""
     action = options.on_hang or job.on_hang
     if action == "restart" and not _restarts(job, options):
-        where = "--on-hang" if options.on_hang else "on_hang:"
+        where = "--on-hang" if options.on_hang else f"{job.where}: on_hang:"
         raise UsageError(f"{where} restart is for runs with restarts, of which there are none", "Add --restarts N")
     return action
 
@@ -198,13 +198,13 @@ def _on_hang(job: Job, options: Options) -> str:
 def _hang_after(job: Job, options: Options) -> int:
     """The seconds of silence after which the run hangs: the command line's, else the job's; 0: learned. Raises
     UsageError."""
-    text = options.hang_after or job.hang_after
+    text, where = options.hang_after or job.hang_after, "--hang-after"
+    if not options.hang_after:
+        where = f"{job.where}: hang_after"
     try:
         return parse_seconds(text) if text else 0
     except UsageError as error:
-        raise UsageError(
-            f"{'--hang-after' if options.hang_after else 'hang_after'}: {error.message}", error.hint
-        ) from error
+        raise UsageError(f"{where}: {error.message}", error.hint) from error
 
 
 def _retries(job: Job, options: Options, *, is_queued: bool) -> tuple[int, bool]:

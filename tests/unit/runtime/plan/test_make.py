@@ -128,3 +128,25 @@ def test_the_lease_of_the_image_is_the_runs_own() -> None:
     }
     assert len(leases) == 2
     assert all(lease.startswith("/apps/in-use/pytorch_24.12-hd") for lease in leases)
+
+
+@pytest.mark.parametrize(
+    ("options", "keys", "problem"),
+    [
+        ({"hang_after": "0s"}, {}, r"--hang-after: invalid duration '0s'. Write it as in 90s, 10m or 2h"),
+        ({"hang_after": "30"}, {}, r"--hang-after: invalid duration '30'"),
+        ({}, {"hang_after": "half an hour"}, r"job .*: hang_after: invalid duration 'half an hour'"),
+        ({"on_hang": "restart"}, {}, r"--on-hang restart is for runs with restarts, of which there are none"),
+        ({}, {"on_hang": "restart"}, r"job .*: on_hang: restart is for runs with restarts"),
+    ],
+)
+def test_hangs_that_cannot_be_looked_for(options: dict[str, Any], keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        a_plan(job=a_job(**keys), **options)
+
+
+def test_the_command_line_wins_over_what_the_job_says_of_hangs() -> None:
+    job = a_job(hang_after="2h", on_hang="stop")
+    assert (a_plan(job=job).program.hang_after, a_plan(job=job).program.on_hang) == (7200, "stop")
+    plan = a_plan(job=job, hang_after="90s", on_hang="report")
+    assert (plan.program.hang_after, plan.program.on_hang) == (90, "report")
