@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.base.digest import short
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.digest import file_digest, short
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.model import PlannedImage
@@ -18,6 +21,7 @@ RATES = ("images_per_second", "tokens_per_second")
 SIZES = {"nodes", "ranks", "GPUs per node", "ranks per node", "time limit"}  # settings that a study of scaling varies
 OWN = {"CTRAIN_RUN_DIR", "CTRAIN_RUN"}  # variables that name the run itself
 NONE = "-"
+MAX_CODE_BYTES = 1 << 20  # of a file
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def settings(subject: Subject) -> dict[str, str]:
         "image digest": short(image.digest),
         **{f"layer {number}": short(layer.digest) for number, layer in enumerate(image.layers, 1)},
         "commit": record.revision or NONE,
+        **_code(subject.run.path / run_files.CODE),
         "data": record.data or NONE,
         "resumed from": record.resume or NONE,
         "site": plan.site,
@@ -56,6 +61,19 @@ def settings(subject: Subject) -> dict[str, str]:
         "engine": f"{plan.image.engine.name} {plan.image.engine.version}",
         **{f"env {name}": value for name, value in plan.environment.variables.items() if name not in OWN},
     }
+
+
+@cache  # each table of a report asks
+def _code(copy: Path) -> dict[str, str]:
+    """The digests of the files in a run's copy of its code, as far as they can be read; {} if it has none. Neither byte
+    code nor what is too large for code, as a program may write there."""
+    found = {}
+    for path in sorted(copy.rglob("*")):
+        with suppress(OSError):
+            is_code = path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+            if is_code and path.stat().st_size <= MAX_CODE_BYTES:
+                found[f"code {path.relative_to(copy)}"] = short(file_digest(path))
+    return found
 
 
 def differing(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:

@@ -162,6 +162,20 @@ def test_runs_that_differ_in_more_have_no_efficiency(tmp_path: Path) -> None:
     assert ("env LR", "-", "3") in comparison.differing([one, other])
 
 
+def test_files_of_the_code_that_differ_are_named(tmp_path: Path) -> None:
+    runs = []
+    for name, text_of in (("one", "lr = 1"), ("two", "lr = 2")):
+        runs.append(a_subject(tmp_path / name, 0, metrics=lines(100), nodes=1))
+        code = runs[-1].run.path / run_files.CODE
+        (code / "lib").mkdir(parents=True, exist_ok=True)
+        (code / "lib/train.py").write_text(text_of)
+        (code / "same.py").write_text("")
+        (code / "__pycache__").mkdir()
+        (code / "__pycache__/train.pyc").write_text(text_of)
+        (code / "gone").symlink_to("/nowhere")
+    assert [row[0] for row in comparison.differing(runs)] == ["code lib/train.py"]
+
+
 def test_packages_that_differ_are_those_of_images_and_layers(tmp_path: Path) -> None:
     runs = []
     for name, torch in (("one", "2.6.0"), ("two", "2.7.0"), ("gone", "")):
