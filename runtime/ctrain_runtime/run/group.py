@@ -56,6 +56,8 @@ def create(parent: Path, name: str, job: str, at_once: Optional[int], settings: 
     same combinations, what is not submitted yet goes on. Raises CtrainError."""
     if name and not NAME.fullmatch(name):
         raise UsageError(f"invalid --name {name!r}", "Use letters, digits, '.', '_' and '-'")
+    if name == directory.LAST:
+        raise UsageError(f"--name {name}: this word means the newest run", "Choose another --name")
     file = _file(parent, name or f"{job}-{time.strftime('%m%d-%H%M%S')}")
     number = 1
     while not name and file.exists():

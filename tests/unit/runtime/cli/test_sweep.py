@@ -130,6 +130,9 @@ def test_a_sweep_that_cannot_start_leaves_nothing(bench: Bench) -> None:
         code, _, error = submit(bench, *words)
         assert code in (64, 71)
         assert complaint in error
+    named_last = ("submit", "--site", "local", "--image", str(bench.image), "--runs", str(bench.runs), "--name", "last")
+    code, _, error = ended(bench.ctrain(*named_last, "--sweep", "lr=1", "--", "true"))
+    assert (code, error.partition(".")[0]) == (64, "ctrain: --name last: this word means the newest run")
     assert not bench.runs.exists() or list(bench.runs.iterdir()) == []
 
 

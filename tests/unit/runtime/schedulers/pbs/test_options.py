@@ -151,6 +151,7 @@ def test_files_of_a_job_have_the_modes_that_the_users_umask_leaves() -> None:
 
 def test_a_run_after_another_depends_on_its_job() -> None:
     assert ["-W", "depend=afterok:41.login01"] in words(after="41.login01")
+    assert ["-W", "depend=afterany:41.login01"] in words(after="41.login01", after_any=True)
     with pytest.raises(UsageError, match=r"is not supported: --after sets it\. Leave out one of them$"):
         words("-Wdepend=after:7", after="41.login01")
     assert ["-Wdepend=after:7"] in words("-Wdepend=after:7")
