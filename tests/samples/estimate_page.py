@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.estimate.estimate import Case, make_estimate
 from ctrain_runtime.estimate.evidence import Run, median, published_runs
 from ctrain_runtime.estimate.families import NAMES
+from ctrain_runtime.estimate.model import Model
+from samples.estimates import a_case
 
 DOCS = Path(__file__).parents[2] / "docs"
+_MEASURED = Path(__file__).with_name("memory") / "measured.csv"
+_MEMORY = """## Memory of the example gpt
+
+Bytes of all tensors at the peak of a step with DDP, as `tests/samples/memory/measure.py` measured them on fake
+tensors, and as they are estimated. `micro`: sequences of a micro batch, times their number.
+"""
 _EXAMPLE = re.compile(r"^```\n(\$ ctrain estimate [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEAD = """# How far estimates are off
 
@@ -54,7 +64,37 @@ def evidence() -> str:
         rows = [_row(run) for run in runs if run.group == (kind, generation)]
         columns = ["run", "GPUs", "sequence", "layout", "published", "estimated", "ratio", "", "source"]
         parts += [f"## {NAMES[kind]}, {generation}\n", _table(columns, rows)]
-    return "\n".join(parts)
+    return "\n".join([*parts, _MEMORY, _memory_table()])
+
+
+def measured() -> list[tuple[dict[str, str], Case]]:
+    """The measured cases of the example gpt, each with the case to estimate."""
+    return [(row, _measured_case(row)) for row in csv.DictReader(_MEASURED.read_text(encoding="utf-8").splitlines())]
+
+
+def _measured_case(row: dict[str, str]) -> Case:
+    sizes = {key: int(value) for key, value in row.items() if value.isdecimal()}
+    model = Model(*(sizes[key] for key in ("layers", "width", "heads", "context", "vocabulary")), tied=False)
+    return a_case(
+        model,
+        sizes["ranks"],
+        sizes["ranks"] * sizes["micro_batch"] * sizes["micro_batches"],
+        strategy=row["strategy"],
+        micro_batch=sizes["micro_batch"],
+        precision="autocast" if row["bf16"] == "True" else "fp32",
+        recompute="full" if row["recompute"] == "True" else "none",
+    )
+
+
+def _memory_table() -> str:
+    rows = []
+    for row, case in measured():
+        model, layout, estimated = case.model, case.layout, make_estimate(case).values["G"]
+        shape = f"{model.layers} x {model.hidden}, {model.sequence} tokens, vocabulary {model.vocabulary}"
+        how = f"{layout.precision}, recompute {layout.recompute}"
+        sizes = [f"{row['micro_batch']} x {row['micro_batches']}", f"{int(row['bytes']) / 1e9:.2f} GB"]
+        rows.append([shape, how, *sizes, f"{estimated / 1e9:.2f} GB", f"{estimated / int(row['bytes']):.3f}"])
+    return _table(["layers x width", "how", "micro", "measured", "estimated", "ratio"], rows)
 
 
 def _summary(group: tuple[str, str], runs: Sequence[Run]) -> list[list[str]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -15,6 +13,7 @@ from ctrain_runtime.estimate.formulas import MEMORY, TIME
 from ctrain_runtime.estimate.hardware import find_gpus
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.estimate.presets import PRESETS
+from samples import estimate_page
 from samples.estimates import MEGATRON, TABLE_1, Row, a_case, a_hardware
 
 GPT3 = PRESETS["gpt3-175b"]
@@ -83,25 +82,14 @@ def test_megatrons_distributed_optimizer_shares_the_state_and_not_the_gradients(
     assert sizes == pytest.approx([2, 4, 12 / 8])
 
 
-MEASURED = [*csv.DictReader((Path(__file__).parents[3] / "samples/memory/measured.csv").read_text().splitlines())]
-
-
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join([*row.values()][:-2]))
-def test_memory_of_the_packaged_gpt_is_what_was_measured(row: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("row", "case"),
+    estimate_page.measured(),
+    ids=["-".join([*row.values()][:-2]) for row, _ in estimate_page.measured()],
+)
+def test_memory_of_the_packaged_gpt_is_what_was_measured(row: dict[str, str], case: Case) -> None:
     """Measured by tests/samples/memory/measure.py."""
-    sizes = {key: int(value) for key, value in row.items() if value.isdecimal()}
-    shape = [sizes[key] for key in ("layers", "width", "heads", "context", "vocabulary")]
-    half = "bf16" if row["strategy"] == "fsdp" else "autocast"
-    case = a_case(
-        Model(*shape, tied=False),
-        sizes["ranks"],
-        sizes["ranks"] * sizes["micro_batch"] * sizes["micro_batches"],
-        strategy=row["strategy"],
-        micro_batch=sizes["micro_batch"],
-        precision=half if row["bf16"] == "True" else "fp32",
-        recompute="full" if row["recompute"] == "True" else "none",
-    )
-    assert make_estimate(case).values["G"] == pytest.approx(sizes["bytes"], rel=0.05)
+    assert make_estimate(case).values["G"] == pytest.approx(int(row["bytes"]), rel=0.05)
 
 
 def test_gradients_of_autocast_cross_the_network_in_fp32_and_activations_in_bf16() -> None:
