@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from example import InputError
 
 LICENCES = "/usr/share/common-licenses"  # real English that Debian's and Ubuntu's images have
+VALIDATED = 256
 
 
 class Corpus:
@@ -36,6 +38,12 @@ class Corpus:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(len(self.train) - self.context, (size, 1), generator=generator)
         return self.train[starts + torch.arange(self.context + 1)]
+
+    def validation_batches(self, size: int) -> Iterator[torch.Tensor]:
+        """About VALIDATED sequences, always the same, in batches of `size`; a short text is repeated."""
+        lines = self.validation.unfold(0, self.context + 1, self.context)
+        for first in range(0, max(1, VALIDATED // size) * size, size):
+            yield lines[torch.arange(first, first + size) % len(lines)]
 
     def unigram_entropy(self) -> float:
         """In nats per character: the loss of the best model that does not look at what came before."""

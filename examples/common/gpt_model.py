@@ -3,6 +3,8 @@ parallelism can cut them by heads, and without weights that the first and the la
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 from example import InputError
 from torch import nn
@@ -37,7 +39,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """The whole model, or a pipeline stage: what the stage lacks is None, and names stay those of the whole.
 
-    `bf16`: multiply in bfloat16. `recompute`: the backward pass computes the activations of blocks again.
+    `bf16`: multiply in bfloat16. `recompute`: the backward pass computes the activations of blocks again. Parameters
+    are to be filled with `first_value`.
     """
 
     def __init__(
@@ -50,12 +53,6 @@ class GPT(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleDict({str(number): Block(width, heads) for number in range(layers)})
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:  # what is added to the residual stream is smaller the more layers add to it
-                shrink = (2 * layers) ** -0.5 if name.endswith(("output.weight", "down.weight")) else 1
-                nn.init.normal_(parameter, std=0.02 * shrink)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
 
     def keep_stage(self, stage: int, stages: int) -> None:
         """Drops all but pipeline stage `stage`."""
@@ -75,14 +72,30 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
             return self.head(self.norm(x)) if self.head is not None else x
 
-    @torch.no_grad()
-    def continue_text(self, text: torch.Tensor, count: int) -> torch.Tensor:
-        """`text`, one sequence of tokens, and `count` more by the model's probabilities."""
-        for _ in range(count):
-            chances = self(text[None, -self.positions.num_embeddings :])[0, -1].softmax(-1)
-            text = torch.cat([text, torch.multinomial(chances, 1)])
-        return text
+
+def first_value(name: str, shape: torch.Size, layers: int, seed: int) -> torch.Tensor:
+    """What a parameter of the whole model is before the first step, on the CPU.
+
+    It depends on no other one: a rank makes those that it has, and all layouts begin with the same model.
+    """
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    if len(shape) == 1:  # the scale of a norm
+        return torch.ones(shape)
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+    # What is added to the residual stream is smaller the more layers add to it.
+    shrink = (2 * layers) ** -0.5 if name.endswith(("output.weight", "down.weight")) else 1
+    return torch.empty(shape).normal_(std=0.02 * shrink, generator=generator)
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def continue_text(model: nn.Module, text: torch.Tensor, count: int, context: int, seed: int) -> torch.Tensor:
+    """`text`, one sequence of tokens, and `count` more by the model's probabilities: on all ranks the same."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        chances = model(text[None, -context:])[0, -1].float().softmax(-1).cpu()
+        text = torch.cat([text, torch.multinomial(chances, 1, generator=generator).to(text.device)])
+    return text

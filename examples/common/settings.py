@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import fields
@@ -33,7 +34,8 @@ class OptionParser(argparse.ArgumentParser):
 def parse(
     words: list[str], config: type[Config], choices: dict[str, tuple[str, ...]], may_be_zero: Container[str]
 ) -> Config:
-    """The settings of KEY=VALUE, --KEY=VALUE and --KEY VALUE words. Integers are positive. Raises InputError."""
+    """The settings of KEY=VALUE, --KEY=VALUE and --KEY VALUE words. Numbers are positive and finite, if they may not be
+    zero. Raises InputError."""
     types = {field.name: type(field.default) for field in fields(config)}
     values = {}
     for key, text in _pairs(words):
@@ -45,9 +47,14 @@ def parse(
             raise InputError(f"{key} must be of type {types[key].__name__}, not {text!r}") from None
         if values[key] not in choices.get(key, (values[key],)):
             raise InputError(f"{key} must be one of {', '.join(choices[key])}, not {text!r}")
-        if types[key] is int and values[key] < (least := int(key not in may_be_zero)):
-            raise InputError(f"{key} must be at least {least}, not {text!r}")
+        if types[key] in (int, float) and not is_allowed(values[key], key in may_be_zero):
+            raise InputError(f"{key} must be {'0 or ' if key in may_be_zero else ''}a positive number, not {text!r}")
     return config(**values)
+
+
+def is_allowed(number: float, may_be_zero: bool) -> bool:
+    """Whether a number is finite, and positive or, if it may, zero."""
+    return math.isfinite(number) and (number > 0 or (may_be_zero and number == 0))
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -31,11 +31,12 @@ class Config:
     lr: float = 1e-3
     warmup: int = 100  # steps
     weight_decay: float = 0.1
-    clip: float = 1.0  # norm of the gradient of the whole model
+    clip: float = 1.0  # largest norm of the gradient of the whole model; 0: as it is
     bf16: bool = False
     recompute: bool = False  # activations, in the backward pass
     seed: int = 1
     save_every: int = 250  # steps
+    validate_every: int = 250  # steps; 0: only after the last
     sample: int = 300  # characters to make up after the training
 
     def micro_batch_of(self, share: int, stages: int) -> int:
@@ -46,7 +47,8 @@ class Config:
 
 def parse(words: list[str]) -> Config:
     """The settings of KEY=VALUE, --KEY=VALUE or --KEY VALUE words. Raises InputError."""
-    config = settings.parse(words, Config, CHOICES, may_be_zero=("warmup", "seed", "sample"))
+    zero = ("warmup", "weight_decay", "clip", "seed", "validate_every", "sample")
+    config = settings.parse(words, Config, CHOICES, may_be_zero=zero)
     needed = {"cpu": "zero1, zero2 or zero3", "nvme": "zero3"}.get(config.offload, config.strategy)
     if config.strategy not in needed:
         raise settings.InputError(f"offload={config.offload} needs strategy={needed}, not {config.strategy}")

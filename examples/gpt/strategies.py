@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from config import Config
 from example import InputError, World
 from gpt_model import GPT, cross_entropy
-from swap import prepare_offload
+from gpt_parts import alike, clip, cut, fill, is_matrix
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's names
 BETAS = (0.9, 0.95)
-# Megatron-LM (Shoeybi et al., 2019): heads and the wide layer are cut by columns, the layers after them by rows.
-TENSOR_PARALLEL = {
-    "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
-    **{name: ColwiseParallel() for name in ("attention.query", "attention.key", "attention.value", "up")},
-    **{name: RowwiseParallel() for name in ("attention.output", "down")},
-}
-
-
-def alike(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Groups that decay alike, and that operations on many tensors accept: all plain, or all of one DeviceMesh."""
-    groups = defaultdict(list)
-    for parameter in module.parameters():
-        groups[getattr(parameter, "device_mesh", None), parameter.ndim > 1].append(parameter)
-    return list(groups.values())
 
 
 class Strategy:
-    """One rank's part of the model and of each batch."""
+    """One rank's part of the model and of each batch.
 
-    def __init__(self, config: Config, world: World, model: GPT) -> None:
+    The model is cut while its parameters have shapes, but no memory (the meta device): no rank ever holds all of it.
+    """
+
+    def __init__(self, config: Config, world: World, characters: int) -> None:
         self.config, self.world, self.name, size = config, world, config.strategy, world.size
-        self.zero = self.name.startswith("zero")
         self.stages, tp = {"tp": (1, size), "pp": (size, 1), "3d": (config.pp, config.tp)}.get(self.name, (1, 1))
         if (self.name == "single" and size > 1) or size % (self.stages * tp) or config.layers < self.stages:
             layout = f"pp={self.stages}, tp={tp}, layers={config.layers}"
@@ -48,18 +37,17 @@ class Strategy:
         if config.heads % tp:
             raise InputError(f"heads={config.heads} must be a multiple of tp={tp}")
         self.data_ranks, self.data_rank, self.copies = size // (self.stages * tp), world.rank, size // self.stages
+        self.zero, self.pp_group = None, None
         share, rest = divmod(config.batch, self.data_ranks)
         if rest or share < self.stages:
             least = f"{self.data_ranks} data-parallel ranks, with at least {self.stages} for each"
             raise InputError(f"batch={config.batch} must be a multiple of {least}")
         self.micro_batch = config.micro_batch_of(share, self.stages)
         self.micro_batches = share // self.micro_batch
-        self.model = self.module = model.to(world.device)
-        model.bf16 &= not self.zero and self.name not in ("fsdp", "3d")  # whose weights are bf16 where they multiply
-        if self.name in ("fsdp", "tp", "pp", "3d"):
-            self._cut(tp)
+        model = self._make_part(characters, tp)
+        self.model = self.module = model
         decay = config.weight_decay  # of matrices, not of biases and scales
-        groups = [{"params": group, "weight_decay": decay * (group[0].ndim > 1)} for group in alike(model)]
+        groups = [{"params": group, "weight_decay": decay * is_matrix(group[0])} for group in alike(model)]
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=BETAS, fused=True)
         if self.name == "ddp":
             self.module = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -72,63 +60,85 @@ class Strategy:
                 self.optimizer, model.named_parameters(), backward_passes_per_step=self.micro_batches
             )
         elif self.zero:
-            self._start_deepspeed(groups)
+            self.module = self.zero.start(model, self.optimizer, config.lr, BETAS)
+            self.optimizer = self.module.optimizer
+        elif self.stages > 1:
+            part = PipelineStage(model, self.stage, self.stages, world.device, group=self.pp_group)
+            schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[config.schedule]
+            self.pipeline = schedule(part, self.micro_batches, loss_fn=cross_entropy)
 
-    def _cut(self, tp: int) -> None:
-        """Leaves this rank's part of the model, by its place in a mesh whose last neighbours share layers."""
+    def _make_part(self, characters: int, tp: int) -> GPT:
+        """This rank's part of the model, with its first values."""
+        config, device = self.config, self.world.device
+        bf16 = config.bf16 and self.name not in ("zero1", "zero2", "zero3", "fsdp", "3d")  # whose weights are bf16
+        shape = (characters, config.context, config.layers, config.heads, config.width)
+        build, whole = partial(GPT, *shape, bf16, config.recompute), nullcontext
+        with torch.device("meta"):
+            model = build()
+        if self.name.startswith("zero"):
+            self.zero = Zero(config, device, model, self.micro_batch, self.micro_batches)
+            model, whole = self.zero.make(build, model, device), self.zero.whole
+        else:
+            if self.name in ("fsdp", "tp", "pp", "3d"):
+                cut(model, self._mesh(tp), self.name in ("fsdp", "3d"), config.bf16)
+            model.to_empty(device=device)
+        fill(model, config.layers, config.seed, whole)
+        return model
+
+    def _mesh(self, tp: int) -> DeviceMesh:
+        """The rank's place: stages, data-parallel ranks, and neighbours that share layers."""
         shape = (self.stages, self.data_ranks, tp)
         mesh = init_device_mesh(self.world.device.type, shape, mesh_dim_names=("pp", "dp", "tp"))
         mesh["dp", "tp"]._flatten()  # so that norms need one all-reduce
-        self.data_rank, stage = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
-        self.first, self.last, self.pp_group = stage == 0, stage == self.stages - 1, mesh["pp"].get_group()
-        if self.stages > 1:
-            self.model.keep_stage(stage, self.stages)
-        for block in self.model.blocks.values() if tp > 1 else ():
-            parallelize_module(block, mesh["tp"], TENSOR_PARALLEL)
-        precision = MixedPrecisionPolicy(torch.bfloat16 if self.config.bf16 else None)  # of all but a rank's shard
-        for module in (*self.model.blocks.values(), self.model) if self.name in ("fsdp", "3d") else ():
-            fully_shard(module, mesh=mesh["dp"], reshard_after_forward=self.stages == 1, mp_policy=precision)
-        if self.stages > 1:
-            part = PipelineStage(self.model, stage, self.stages, self.world.device, group=self.pp_group)
-            schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[self.config.schedule]
-            self.pipeline = schedule(part, self.micro_batches, loss_fn=cross_entropy)
-
-    def _start_deepspeed(self, groups: list[dict]) -> None:
-        os.environ.setdefault("DS_ACCELERATOR", self.world.device.type)
-        import deepspeed
-
-        deepspeed.logger.setLevel("WARNING")
-        config, self.deepspeed, sizes = self.config, deepspeed, [*map(torch.numel, self.model.parameters())]
-        zero = {"stage": int(self.name[-1]), "reduce_bucket_size": min(sum(sizes), 25_000_000)}
-        if config.offload != "none":
-            target = {"device": config.offload, "nvme_path": prepare_offload(config.offload)}
-            pinned = {"buffer_size": max(sizes)}  # by default 1 GB in all
-            zero |= {"offload_optimizer": target} | ({"offload_param": target | pinned} if self.name == "zero3" else {})
-            self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
-        keys = {"gradient_clipping": config.clip, "bf16": {"enabled": config.bf16}, "zero_optimization": zero}
-        keys |= {"train_micro_batch_size_per_gpu": self.micro_batch, "gradient_accumulation_steps": self.micro_batches}
-        self.module, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=keys)
-        self.optimizer = self.module.optimizer
+        self.data_rank, self.stage = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
+        self.first, self.last, self.pp_group = self.stage == 0, self.stage == self.stages - 1, mesh["pp"].get_group()
+        return mesh
 
     def step(self, batch: torch.Tensor, lr: float) -> tuple[torch.Tensor, torch.Tensor | float]:
         """Trains on this rank's share of the batch: the rank's part of the mean loss, and the norm of the gradient."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        share = batch.chunk(self.data_ranks)[self.data_rank].to(self.world.device)
-        loss = (self._pipeline if self.stages > 1 else self._accumulate)(share[:, :-1], share[:, 1:])
+        inputs, targets = self._share(batch)
+        if self.stages > 1:
+            loss = self._pipeline(self.pipeline.step, inputs, targets)
+        else:
+            loss = self._accumulate(inputs, targets)
         if self.name == "horovod":
             self.optimizer.synchronize()
-            norm = self._clip()
+            norm = clip(self.model, self.config.clip, self.pp_group)
             with self.optimizer.skip_synchronize():
                 self.optimizer.step()
         elif self.zero:  # it has stepped in its last backward pass
             norm = self.module.get_global_grad_norm()
         else:
-            norm = self._clip()
+            norm = clip(self.model, self.config.clip, self.pp_group)
             self.optimizer.step()
         keep = {"set_to_none": False} if self.name == "ddp" else {}  # whose gradients are views of its buckets
         self.optimizer.zero_grad(**keep)
         return loss / self.copies, norm
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """Where the model, `module`, computes and learns nothing, on all ranks at once."""
+        self.module.eval()
+        with torch.no_grad():
+            yield
+        self.module.train()
+        for part in self.model.modules():
+            if isinstance(part, FSDPModule):  # a backward pass would have given up what other ranks have
+                part.reshard()
+
+    def validate(self, batch: torch.Tensor) -> torch.Tensor:
+        """As `step`, but in `inference`: the rank's part of the mean loss."""
+        inputs, targets = self._share(batch)
+        if self.stages > 1:
+            return self._pipeline(self.pipeline.eval, inputs, targets) / self.copies
+        parts = zip(inputs.split(self.micro_batch), targets.split(self.micro_batch))
+        return torch.stack([cross_entropy(self.module(x), y) for x, y in parts]).mean() / self.copies
+
+    def _share(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        share = batch.chunk(self.data_ranks)[self.data_rank].to(self.world.device)
+        return share[:, :-1], share[:, 1:]
 
     def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         total, size = torch.zeros((), device=self.world.device), self.micro_batch
@@ -144,22 +154,11 @@ class Strategy:
                 (loss / self.micro_batches).backward()
         return total
 
-    def _pipeline(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _pipeline(self, run: Callable[..., Any], inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses: list[torch.Tensor] = []
         ends = {"target": targets, "losses": losses} if self.last else {}
-        self.pipeline.step(*([inputs] if self.first else []), **ends)
+        run(*([inputs] if self.first else []), **ends)
         return torch.stack(losses).mean().detach() if self.last else torch.zeros((), device=self.world.device)
-
-    def _clip(self) -> torch.Tensor:
-        """By the norm of the whole model's gradient, of which this rank may hold a part; returns it."""
-        groups = alike(self.model)
-        norms = [nn.utils.get_total_norm([parameter.grad for parameter in group]) for group in groups]
-        square = sum((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).square() for norm in norms)
-        if self.stages > 1:
-            torch.distributed.all_reduce(square, group=self.pp_group)
-        for group in groups:
-            nn.utils.clip_grads_with_norm_(group, self.config.clip, square.sqrt())
-        return square.sqrt()
 
     def sum_over_ranks(self, values: torch.Tensor) -> list[float]:
         if self.name == "horovod":
@@ -180,21 +179,12 @@ class Strategy:
         if not self.zero:
             moments = {f"{moment}.{name}": inner.state[p][moment] for name, p in named.items() for moment in MOMENTS}
             return moments | {name: p.detach() for name, p in named.items()}
-        if not flat:  # DeepSpeed 0.19.8 forgets all groups but the first
-            self.optimizer._hp_optimizer_states_linked = False
-            self.optimizer._lazy_init_hp_params_optimizer_state()
-        get, utils = self.deepspeed.utils.safe_get_full_optimizer_state, self.deepspeed.utils
-        state = {f"{moment}.{name}": get(p, moment).clone() for name, p in named.items() for moment in MOMENTS}
-        return state | {name: utils.safe_get_full_fp32_param(p).clone() for name, p in named.items()}
+        return self.zero.state(self.optimizer, named, MOMENTS)
 
     def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
         """After tensors of `state` were loaded: takes over those that are not its own, and the optimizer's step."""
-        for name, parameter in self.model.named_parameters() if self.zero else ():
-            with self.deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-                parameter.data.copy_(state[name])
-            self.deepspeed.utils.safe_set_full_fp32_param(parameter, state[name])
-            for moment in MOMENTS:
-                self.deepspeed.utils.safe_set_full_optimizer_state(parameter, state[f"{moment}.{name}"], moment)
+        if self.zero:
+            self.zero.restore(state, dict(self.model.named_parameters()), MOMENTS)
         inner = self.optimizer.optimizer if self.zero else self.optimizer
         for values in inner.state.values():
             values["step"] = values["step"] * 0 + step  # a number, or a tensor

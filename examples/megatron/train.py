@@ -28,7 +28,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
-from settings import OptionParser
+from settings import OptionParser, is_allowed
 from step_clock import StepClock
 from weights import fill
 
@@ -64,8 +64,10 @@ def check(args: argparse.Namespace, world: World) -> int:
     if world.device.type != "cuda":
         raise InputError("megatron-core computes on GPUs only; on CPUs run examples/gpt")
     for name, value in vars(args).items():
-        if type(value) is int and value < (name not in ("warmup", "seed")):
-            raise InputError(f"--{name.replace('_', '-')} must be a positive integer, not {value}")
+        may_be_zero = name in ("warmup", "seed", "weight_decay", "clip")  # without clipping
+        if type(value) in (int, float) and not is_allowed(value, may_be_zero):
+            least = "0 or " if may_be_zero else ""
+            raise InputError(f"--{name.replace('_', '-')} must be {least}a positive number, not {value}")
     if world.size % (args.tp * args.pp):
         raise InputError(f"--tp {args.tp} x --pp {args.pp} does not divide {world.size} ranks")
     ranks = world.size // (args.tp * args.pp)

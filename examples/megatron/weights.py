@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
-from gpt_model import GPT
+from gpt_model import GPT, first_value
 from torch import nn
 
 # Of a layer; both models name weight and bias alike.
@@ -24,27 +25,30 @@ ENDS = {
 }
 
 
-def whole(name: str, first_layer: int, gpt: dict[str, torch.Tensor], heads: int) -> torch.Tensor:
-    """The uncut parameter `name` of a pipeline stage whose first layer has the number `first_layer`, from 0."""
+def whole(name: str, first_layer: int, gpt: Callable[[str], torch.Tensor], heads: int) -> torch.Tensor:
+    """The uncut parameter `name` of a pipeline stage whose first layer has the number `first_layer`, from 0; `gpt`
+    makes that of a name in common/gpt_model.py."""
     module, _, kind = name.rpartition(".")
     if module in ENDS:
-        return gpt[f"{ENDS[module]}.{kind}"]
+        return gpt(f"{ENDS[module]}.{kind}")
     _, _, number, module = module.split(".", 3)  # decoder.layers.NUMBER.MODULE
     block = f"blocks.{first_layer + int(number)}"
     if module in LAYER:
-        return gpt[f"{block}.{LAYER[module]}.{kind}"]
+        return gpt(f"{block}.{LAYER[module]}.{kind}")
     # linear_qkv: query, key and value of each head follow each other.
-    parts = [gpt[f"{block}.attention.{part}.{kind}"].unflatten(0, (heads, -1)) for part in ("query", "key", "value")]
+    parts = [gpt(f"{block}.attention.{part}.{kind}").unflatten(0, (heads, -1)) for part in ("query", "key", "value")]
     return torch.cat(parts, dim=1).flatten(0, 1)
 
 
 @torch.no_grad()
 def fill(model: nn.Module, args: argparse.Namespace, vocabulary: int, tp_rank: int) -> None:
     """Give the rank's part of the model the weights with which examples/gpt starts for the same settings."""
-    torch.manual_seed(args.seed)
-    gpt = dict(
-        GPT(vocabulary, args.context, args.layers, args.heads, args.width, bf16=False, recompute=False).state_dict()
-    )
+    with torch.device("meta"):  # shapes without memory
+        shapes = GPT(vocabulary, args.context, args.layers, args.heads, args.width, bf16=False, recompute=False)
+
+    def gpt(name: str) -> torch.Tensor:
+        return first_value(name, shapes.get_parameter(name).shape, args.layers, args.seed)
+
     first_layer = model.decoder.layers[0].layer_number - 1
     for name, parameter in model.named_parameters():
         source = whole(name, first_layer, gpt, args.heads)

@@ -91,7 +91,13 @@ def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> 
     norms = two["single"]["norms"]
     assert min(norms) > 2 * CLIP, "every step clips"
     for name, curve in {**two, **eight}.items():  # Adam hides a gradient that is wrong by a factor
-        assert difference(curve["norms"], norms) < (NORM_BF16_BOUND if name in BF16 else NORM_BOUND), name
+        if name in BF16:  # whose later norms differ by what the steps before them have rounded
+            assert difference(curve["norms"][:10], norms[:10]) < NORM_BF16_BOUND, name
+        else:
+            assert difference(curve["norms"], norms) < NORM_BOUND, name
+        assert len(curve["validation"]) == 2, "in step 10 and after the last, of 20"
+        bound = BF16_BOUNDS[1] if name in BF16 else BOUND
+        assert difference(curve["validation"], two["single"]["validation"]) < bound, name
 
 
 class Row:

@@ -64,6 +64,7 @@ def test_megatron_says_of_its_training_what_its_options_are() -> None:
         assert not equals or f'add("--{name.replace("_", "-")}", default={default}' in program
     _, layout, _ = read_training(training, ("--tp", "4", "--pp=2", "--bf16", "--batch", "64"), 16)
     assert (layout.strategy, layout.tp, layout.pp, layout.precision) == ("ddp", 4, 2, "bf16")
+    assert layout.attention == "plain", "get_gpt_layer_local_spec has no flash attention"
 
 
 def test_gpt_says_of_its_training_what_its_settings_are() -> None:
@@ -147,6 +148,19 @@ def test_gpt_refuses_what_is_no_setting(words: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
     with pytest.raises(ValueError, match=r"^(unknown setting|[a-z]+ must be )"):
         runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"](words.split())
+
+
+@pytest.mark.parametrize(
+    "word", ["lr=nan", "lr=inf", "lr=-1", "lr=0", "clip=-1", "clip=nan", "weight_decay=-0.1", "validate_every=-1"]
+)
+def test_gpt_refuses_numbers_that_would_climb_or_teach_nothing(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    parse = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"]
+    key, _, text = word.partition("=")
+    least = "" if key == "lr" else "0 or "
+    with pytest.raises(ValueError, match=rf"^{key} must be {least}a positive number, not '{re.escape(text)}'$"):
+        parse([word])
+    assert parse(["clip=0", "weight_decay=0", "validate_every=0"]).clip == 0, "without clipping, decay, validation"
 
 
 def test_gpt_refuses_to_offload_what_its_strategy_would_keep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""A rank's part of the GPT: cut while the model is on the meta device, which has shapes but no memory, then filled;
+and the norm of its gradient."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from gpt_model import GPT, first_value
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+
+# Megatron-LM (Shoeybi et al., 2019): heads and the wide layer are cut by columns, the layers after them by rows.
+OF_BLOCKS = {
+    "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
+    **{name: ColwiseParallel() for name in ("attention.query", "attention.key", "attention.value", "up")},
+    **{name: RowwiseParallel() for name in ("attention.output", "down")},
+}
+# Along the width, so that any number of characters will do.
+OF_ENDS = {
+    **{name: ColwiseParallel(output_layouts=Replicate()) for name in ("tokens", "positions")},
+    "head": RowwiseParallel(input_layouts=Replicate()),
+}
+
+
+def cut(model: GPT, mesh: DeviceMesh, shard: bool, bf16: bool) -> None:
+    """By the rank's place in a mesh of pipeline stages, data-parallel ranks (which share everything if `shard`: FSDP)
+    and ranks that share layers."""
+    stages = mesh["pp"].size()
+    if stages > 1:
+        model.keep_stage(mesh["pp"].get_local_rank(), stages)
+    if mesh["tp"].size() > 1:
+        ends = {name: style for name, style in OF_ENDS.items() if getattr(model, name) is not None}
+        parallelize_module(model, mesh["tp"], ends)
+        for block in model.blocks.values():
+            parallelize_module(block, mesh["tp"], OF_BLOCKS)
+    # Of all but a rank's shard; sums over ranks stay in fp32.
+    precision = MixedPrecisionPolicy(torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32)
+    for module in (*model.blocks.values(), model) if shard else ():
+        fully_shard(module, mesh=mesh["dp"], reshard_after_forward=stages == 1, mp_policy=precision)
+
+
+@torch.no_grad()
+def fill(model: GPT, layers: int, seed: int, whole: Callable[[nn.Parameter], AbstractContextManager]) -> None:
+    """Gives a part its first values, of one whole parameter after the other; `whole` makes that of ZeRO 3 whole."""
+    for name, parameter in model.named_parameters():
+        with whole(parameter):
+            value = first_value(name, parameter.shape, layers, seed).to(parameter.device)
+            if isinstance(parameter, DTensor):
+                value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+            parameter.copy_(value)
+
+
+def is_matrix(parameter: nn.Parameter) -> bool:
+    return len(getattr(parameter, "ds_shape", parameter.shape)) > 1  # ZeRO 3 keeps the shape of the whole there
+
+
+def alike(module: nn.Module) -> list[list[nn.Parameter]]:
+    """Groups that decay alike, and that operations on many tensors accept: all plain, or all of one DeviceMesh."""
+    groups = defaultdict(list)
+    for parameter in module.parameters():
+        groups[getattr(parameter, "device_mesh", None), is_matrix(parameter)].append(parameter)
+    return list(groups.values())
+
+
+def clip(model: nn.Module, largest: float, stages: Any) -> torch.Tensor:
+    """Clips (0: does not) by the norm of the whole model's gradient, of which a rank may hold a part; returns it.
+    `stages`: the group of a pipeline."""
+    groups = alike(model)
+    norms = [nn.utils.get_total_norm([parameter.grad for parameter in group]) for group in groups]
+    square = sum((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).square() for norm in norms)
+    if stages:
+        torch.distributed.all_reduce(square, group=stages)
+    for group in groups if largest else ():
+        nn.utils.clip_grads_with_norm_(group, largest, square.sqrt())
+    return square.sqrt()
