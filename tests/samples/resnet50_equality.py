@@ -12,11 +12,12 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 sys.path.insert(0, "/opt/ctrain/examples/resnet50")
 import train  # type: ignore[import-not-found]  # it is in the image
 
-torch, run_directory = train.torch, train.run_dir()
+torch, run_directory = train.torch, Path(os.environ["CTRAIN_RUN_DIR"])
 torch.compile = functools.partial(torch.compile, backend="eager")
 SETTINGS = ["--epochs=2", "--checkpoint-every=100", "--batch-size=4", "--augment=full", "--label-smoothing=0.1"]
 FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
@@ -25,7 +26,7 @@ FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
 def run(world: train.World, name: str, strategy: str, *more: str, resume: str = "", stop: bool = False) -> int:
     """Train; if `stop`, as if the last rank had got SIGTERM. The exit code."""
     os.environ["CTRAIN_RUN_DIR"] = str(run_directory / name)
-    os.environ["CTRAIN_RESUME"] = str(run_directory / resume) if resume else ""
+    os.environ["CTRAIN_RESUME"] = str(run_directory / resume / "checkpoint") if resume else ""
     train.stop_asked[:] = [signal.SIGTERM] if stop and world.rank == world.size - 1 else []
     options = train.parse_options([*SETTINGS, f"--strategy={strategy}", *more])
     return int(train.Trainer(options, world).train())
