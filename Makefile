@@ -55,7 +55,7 @@ quick-run:
 	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log
 
 # What runs in images, and on nodes, whose Python may be 3.6.
-OLD_PYTHON := $(addprefix runtime/ctrain_runtime/payload/,preflight ctrain_program.py rendezvous.py relay.py scan.py watch.py judge.py sitecustomize.py)
+OLD_PYTHON := $(addprefix runtime/ctrain_runtime/payload/,preflight ctrain_program.py rendezvous.py relay.py scan.py watch.py judge.py stacks.py)
 
 # Formatting, types and scripts: seconds, no cluster.
 check: .venv

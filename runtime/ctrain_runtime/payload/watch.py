@@ -24,7 +24,7 @@ FACTOR = 10.0
 STEADY_SIGNS = 5  # of a program that shows no steps: then it is at work
 TAIL_BYTES = 1 << 16
 LINE_LENGTH = 200
-SIGNAL, STACKS = 51, "ctrain-stacks"  # as in sitecustomize.py
+SIGNAL, STACKS = 51, "ctrain-stacks"  # as in stacks.py
 ANSWER_SECONDS = 5.0
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<")
 COLLECTIVE = re.compile(r"/(torch/distributed|torch/nn/parallel|torch/autograd|horovod|mpi4py|deepspeed/comm|jax)/")
@@ -130,7 +130,7 @@ def _read(path: str, most: int = TAIL_BYTES) -> str:
 
 
 class Process(NamedTuple):
-    """A Python of a rank that sitecustomize.py has prepared, with the file in memory to which it writes its stacks."""
+    """A Python of a rank that stacks.py has prepared, with the file in memory to which it writes its stacks."""
 
     pid: int
     rank: int

@@ -17,7 +17,7 @@ start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it
 prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
   local folder=$ct_home/.startup
   [ ! -e "$folder/sitecustomize.py" ] || return 0
-  mkdir -p "$folder" && cp "$run/sitecustomize.py" "$folder/.$BASHPID" && mv "$folder/.$BASHPID" "$folder/sitecustomize.py"
+  mkdir -p "$folder" && cp "$run/stacks.py" "$folder/.$BASHPID" && mv "$folder/.$BASHPID" "$folder/sitecustomize.py"
 } 2>/dev/null
 run_later() { # PROGRAM ARGUMENT...
   local python

@@ -76,7 +76,7 @@ def test_launchers_are_chosen_by_the_plan() -> None:
         "scan.py",
         "watch.py",
         "judge.py",
-        "sitecustomize.py",
+        "stacks.py",
         "python/ctrain_program.py",
     }
     assert names == {"mpi": one, "env": one, "torchrun": one | {"rank.sh"}}

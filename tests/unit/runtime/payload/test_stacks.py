@@ -33,7 +33,7 @@ class Programs:
         self.folder, self.started = folder, list[subprocess.Popen[bytes]]()
         (folder / "stacks").mkdir()
         (folder / ".startup").mkdir()
-        (folder / ".startup/sitecustomize.py").write_text(payload.text("sitecustomize.py"))
+        (folder / ".startup/sitecustomize.py").write_text(payload.text("stacks.py"))
         (folder / "waits.py").write_text(WAITS)
 
     def start(self, rank: int, *argv: str, **variables: str) -> subprocess.Popen[bytes]:
