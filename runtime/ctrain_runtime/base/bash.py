@@ -18,8 +18,11 @@ def array(name: str, argv: Iterable[str]) -> str:
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    """Lines that export variables, by name. The names must be names of variables: they are not quoted."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+    """Lines that export variables, by name; one line for all that are empty. The names must be names of variables: they
+    are not quoted."""
+    empty = " ".join(f"{name}=''" for name, value in sorted(variables.items()) if not value)
+    filled = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items()) if value]
+    return "\n".join(f"export {words}" for words in (*filter(None, [empty]), *filled))
 
 
 def fragment(path: Path) -> str:

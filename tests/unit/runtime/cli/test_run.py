@@ -252,7 +252,7 @@ def test_a_training_is_estimated_before_anything_is_queued(capsys: pytest.Captur
     assert ctrain(*SLURM, "./trainer", "--estimate", "--nodes", "2", "--", "batch=128") == 0
     memory, time, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("estimate")]
     assert memory.startswith("estimate  124,438,272 parameters; ")
-    assert " GB per rank of 39.5 GB usable: parameters 249 MB, gradients 249 MB, optimizer 1.5 GB, " in memory
+    assert " GB per rank of 39.5 GB usable: parameters 249 MB, gradients 498 MB, optimizer 1.5 GB, " in memory
     assert re.fullmatch(
         r"estimate  [\d.]+ ms per step on A100-SXM4-40GB; 1000 steps: [\dmins. ]+, [\d.]+ GPU hours", time
     )

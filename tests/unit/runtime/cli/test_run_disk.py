@@ -29,11 +29,11 @@ def test_a_parent_that_is_not_a_directory(bench: Bench) -> None:
 
 @pytest.fixture
 def small_disk(bench: Bench) -> Iterator[Path]:
-    """A disk of 128 kB for runs."""
+    """A disk of 256 kB for runs."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
     bench.runs.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(bench.runs)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(bench.runs)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounts are not allowed here")
     yield bench.runs

@@ -90,7 +90,7 @@ def test_what_was_estimated_is_compared_with_what_was_measured(bench: Bench) -> 
         "                 estimated  measured",
         "time per step    -          2.00 s",
         "tokens/s         -          32,768",
-        "memory per rank  6.2 GB     3.0 GB",
+        "memory per rank  9.6 GB     3.0 GB",
         f"run directory: {bench.one}",
     ]
     assert out.splitlines()[-5:] == compared

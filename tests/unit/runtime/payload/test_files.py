@@ -19,7 +19,7 @@ def golden(checkout: Path, name: str) -> str:
 
 def test_the_scripts_of_a_job_on_two_nodes_are_short(checkout: Path) -> None:
     assert len(golden(checkout, "job.sh").splitlines()) <= 35
-    assert len(golden(checkout, "task.sh").splitlines()) <= 42
+    assert len(golden(checkout, "task.sh").splitlines()) <= 40
 
 
 def test_the_documentation_shows_them_as_they_are(checkout: Path) -> None:
