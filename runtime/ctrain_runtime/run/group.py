@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -100,7 +101,8 @@ def find(reference: str, *parents: Path) -> Optional[Group]:
     """The group of a name below one of `parents`; None without one. Raises CtrainError."""
     if not NAME.fullmatch(reference):
         return None
-    files = [file for file in (_file(parent, reference) for parent in parents) if file.is_file()]
+    names = (_file(parent, reference) for parent in parents)
+    files = [file for file in names if os.path.isfile(file)]  # noqa: PTH113  # also of a name that is too long
     if len(files) > 1:
         where = ", ".join(str(file.parent) for file in files)
         raise DataError(f"sweep {reference!r} is in {where}", "Name the directory with --runs DIR")
