@@ -11,15 +11,12 @@ after a lost terminal ctrain attach shows the lines again.
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
-import socket
 import sys
 from dataclasses import replace
 
 from ctrain_runtime import schedulers
-from ctrain_runtime.base.text import user_name
-from ctrain_runtime.cli import run_options, run_view
+from ctrain_runtime.cli import run_options, run_view, tunnel
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
@@ -30,11 +27,10 @@ from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
 
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105  # a variable that the server reads: other users' ps does not show it
-PORTS = range(20000, 32000)  # below those of outgoing connections (ip(7), ip_local_port_range)
-# Runs on the node, with the user's ssh destination as $1. The server takes the next free port if its own is in use, and
-# writes it to a file that is named by its process id (jupyter_server, serverapp.py). MASTER_ADDR is the node's name, or
-# 127.0.0.1 on this machine.
-SERVER = r"""destination=$1; shift
+# Runs on the node, with the tunnel's line as $1: {port} and {node} stand for what is known only there. The server takes
+# the next free port if its own is in use, and writes it to a file that is named by its process id (jupyter_server,
+# serverapp.py). MASTER_ADDR is the node's name, or 127.0.0.1 on this machine.
+SERVER = r"""tunnel=$1; shift
 program=$(command -v jupyter-lab || command -v jupyter-notebook) || {
   echo "ctrain: JupyterLab not found in the image. Add it in a user layer: echo jupyterlab >requirements.txt;" \
     "ctrain layer build requirements.txt --on IMAGE -o lab.sqsh; ctrain jupyter IMAGE --layer lab.sqsh" >&2
@@ -46,7 +42,7 @@ export JUPYTER_RUNTIME_DIR="$HOME/jupyter"
     kill -0 $$ || exit
     sleep 0.2
   done 2>/dev/null
-  [ -z "$destination" ] || echo "tunnel    ssh -N -L $port:$MASTER_ADDR:$port $destination    (on your own machine)"
+  [ -z "$tunnel" ] || printf '%s\n' "$tunnel" | sed "s/{port}/$port/g; s/{node}/$MASTER_ADDR/"
   echo "notebook  http://127.0.0.1:$port/?token=$JUPYTER_TOKEN"
 ) &
 exec "$program" --no-browser --allow-root --log-level=WARN --ip="$MASTER_ADDR" "$@"
@@ -60,11 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     request = run_options.make_request(args)
-    port = secrets.choice(PORTS) if args.port is None else args.port
-    if not 0 < port < 1 << 16:
-        raise UsageError(f"--port must be between 1 and 65535, not {port}")
-    destination = _ssh_destination(is_local=not schedulers.get(request.site.site.scheduler).programs)
-    command = ("/bin/sh", "-c", SERVER, "jupyter", destination, f"--port={port}", *args.rest)
+    port = tunnel.choose_port(args.port)
+    destination = tunnel.ssh_destination(is_local=not schedulers.get(request.site.site.scheduler).programs)
+    line = tunnel.line("{port}", "{node}", destination) if destination else ""
+    command = ("/bin/sh", "-c", SERVER, "jupyter", line, f"--port={port}", *args.rest)
     options = _with_token(request.options)
     prepared = prepare(replace(request, command=command, job_name="jupyter", dry_run=args.dry_run, options=options))
     if args.dry_run:
@@ -81,12 +76,3 @@ def _with_token(options: Options) -> Options:
     if any(text.partition("=")[0] == TOKEN for text in options.env):
         raise UsageError(f"--env: {TOKEN} is made by ctrain", "Remove it")
     return replace(options, env=(*options.env, f"{TOKEN}={secrets.token_hex(24)}"))
-
-
-def _ssh_destination(*, is_local: bool) -> str:
-    """USER@HOST by which the user reaches this machine; "" if the user needs no tunnel to a server on it."""
-    connection = os.environ.get("SSH_CONNECTION", "").split()  # client, its port, server, its port (man ssh)
-    if is_local and not connection:
-        return ""
-    host = connection[2] if len(connection) == 4 else socket.gethostname()
-    return f"{user_name(os.getuid())}@{host}"

@@ -47,6 +47,8 @@ RUNTIME_VERBS = (
         "report", LOOK, "make a page about runs: curves, timeline, failures; compare runs", "ctrain_runtime.cli.report"
     ),
     Verb("compare", LOOK, "tell in which settings, packages and results runs differ", "ctrain_runtime.cli.compare"),
+    Verb("export", LOOK, "copy what runs measured to TensorBoard, MLflow or W&B", "ctrain_runtime.cli.export"),
+    Verb("tensorboard", LOOK, "show the curves of runs in TensorBoard", "ctrain_runtime.cli.tensorboard"),
     Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
     Verb("bench", LOOK, "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
     Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images", default_action="show"),

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run_state import in_words, look
+from ctrain_runtime.cli.run_state import RunState, in_words, look
 from ctrain_runtime.cli.runs import RUNS_HELP, add_where, chosen_runs, run_parents
 from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
 from ctrain_runtime.report import page, text
@@ -27,7 +27,7 @@ from ctrain_runtime.report.subject import Subject, examine
 from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import Run
 
-MAX_RUNS = 100  # of one page
+MAX_RUNS = 100  # of one page or export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +58,16 @@ def execute(args: argparse.Namespace) -> int:
 
 def subjects_of(args: argparse.Namespace) -> list[Subject]:
     """The runs that are named, each once. Raises CtrainError."""
-    parents = run_parents(args)
-    paths = chosen_runs(args.wanted, parents)
-    if len(paths) > MAX_RUNS:
-        raise UsageError(f"{len(paths)} runs: a report is about at most {MAX_RUNS}", "Name fewer")
-    found = [(path, look(pick_up(path))) for path in paths]
+    found = looked_at(args)
     return [examine(_where_it_is(each.run, path), each.record, in_words(each)) for path, each in found]
+
+
+def looked_at(args: argparse.Namespace) -> list[tuple[Path, RunState]]:
+    """The directories of the runs that are named, each once, and where these stand. Raises CtrainError."""
+    paths = chosen_runs(args.wanted, run_parents(args))
+    if len(paths) > MAX_RUNS:
+        raise UsageError(f"{len(paths)} runs: at most {MAX_RUNS} at a time", "Name fewer")
+    return [(path, look(pick_up(path))) for path in paths]
 
 
 def _where_it_is(run: Run, path: Path) -> Run:

@@ -49,6 +49,15 @@ class Metrics:
     by_rank: tuple[Point, ...] = ()
 
 
+@dataclass(frozen=True)
+class Measures:
+    """What a program has measured at one step; `time` in seconds since the epoch, None if it has written none yet."""
+
+    step: float
+    time: Optional[float]
+    values: dict[str, float]
+
+
 class _Thinned:
     """The least and the largest of so many values in a row each: of twice as many, whenever there are too many rows."""
 
@@ -149,21 +158,41 @@ class _Ranks:
         return tuple((total / self._count, largest) for total, largest in zip(self._sums, self._largest))
 
 
+class _Place:
+    """How far a metrics.jsonl that is being read has come."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.step = 0.0
+        self.first_step: Optional[float] = None
+        self.time: Optional[float] = None
+        self.first_time: Optional[float] = None
+
+    def add(self, record: dict[str, Any]) -> None:
+        """The step and the time of a record; of a program that counts no steps, the number of the record."""
+        self.records += 1
+        own, moment = number(record.get("step")), number(record.get("time"))
+        if own is not None and 0 <= own < LARGEST_STEP:
+            self.step = own
+            self.first_step = own if self.first_step is None else self.first_step
+        elif self.first_step is None:
+            self.step = float(self.records)
+        if moment is not None and 0 < moment < LARGEST_SECONDS:
+            self.time = moment
+            self.first_time = moment if self.first_time is None else self.first_time
+
+
 class _Reading:
     """Everything so far of a metrics.jsonl that is being read."""
 
     def __init__(self) -> None:
         self.growing: dict[str, _Growing] = {}
         self.ranks = _Ranks()
-        self.records = 0
+        self.place = _Place()
         self.more_keys = False
-        self.step = 0.0
-        self.first_step: Optional[float] = None
-        self.first_time: Optional[float] = None
 
     def add(self, record: dict[str, Any]) -> None:
-        self.records += 1
-        self._place(record)
+        self.place.add(record)
         if "seconds_by_rank" in record:
             self.ranks.add(record["seconds_by_rank"])
         for key, value in record.items():
@@ -176,18 +205,7 @@ class _Reading:
                     self.more_keys = True
                     continue
                 curve = self.growing[key] = _Growing(key)
-            curve.add(self.step, amount)
-
-    def _place(self, record: dict[str, Any]) -> None:
-        """The step and the time of a record; of a program that counts no steps, the number of the record."""
-        own, moment = number(record.get("step")), number(record.get("time"))
-        if own is not None and 0 <= own < LARGEST_STEP:
-            self.step = own
-            self.first_step = own if self.first_step is None else self.first_step
-        elif self.first_step is None:
-            self.step = float(self.records)
-        if moment is not None and 0 < moment < LARGEST_SECONDS:
-            self.first_time = moment if self.first_time is None else self.first_time
+            curve.add(self.place.step, amount)
 
 
 def read(path: Path) -> Metrics:
@@ -201,14 +219,25 @@ def read(path: Path) -> Metrics:
             ignored += 1
     return Metrics(
         {key: growing.curve() for key, growing in seen.growing.items()},
-        seen.records,
+        seen.place.records,
         ignored,
         seen.more_keys,
-        seen.first_step,
-        None if seen.first_step is None else seen.step,
-        seen.first_time,
+        seen.place.first_step,
+        None if seen.place.first_step is None else seen.place.step,
+        seen.place.first_time,
         seen.ranks.points(),
     )
+
+
+def measures(path: Path) -> Iterator[Measures]:
+    """The numbers of each record in a metrics.jsonl, all of them; none if it does not exist."""
+    place = _Place()
+    for record in filter(None, map(parse_object, _lines(path))):
+        place.add(record)
+        amounts = ((key, number(value)) for key, value in record.items() if key not in NO_CURVES)
+        values = {key: amount for key, amount in amounts if amount is not None}
+        if values:
+            yield Measures(place.step, place.time, values)
 
 
 def number(value: Any) -> Optional[float]:

@@ -61,7 +61,7 @@ def test_mistakes(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> N
     for code, problem, arguments in (
         (64, "--text writes no file", ("one", "--text", "-o", "x.html")),
         (64, ". is a directory", ("one", "-o", ".")),
-        (64, "2 runs: a report is about at most 1", ("one", "two")),
+        (64, "2 runs: at most 1 at a time", ("one", "two")),
         (70, "cannot write no/x.html: No such file or directory", ("one", "-o", "no/x.html")),
         (71, "run 'three' not found", ("three",)),
     ):
