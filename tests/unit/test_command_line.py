@@ -77,4 +77,4 @@ def test_of_a_run_the_options_that_most_people_need_come_first(verb: str, missin
     _, first, *others = parser_of(VERBS[verb])._action_groups
     assert options(first) == ["help", *(option for option in FIRST if option not in missing)]
     assert all(group.title and 1 < len(options(group)) <= 10 for group in others)
-    assert len(others) == (7 if verb == "submit" else 6)
+    assert len(others) == (8 if verb == "submit" else 7)

@@ -35,6 +35,7 @@ CODE, CODE_DIFF = "code", "code.diff"  # a copy of the job's directory; what dif
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 STACKS = "stacks"  # of ranks that hung: files of text
+PROFILES = "profiles"  # of ranks: what the profiler has written, and rankN.txt in short
 NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts

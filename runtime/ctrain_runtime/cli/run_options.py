@@ -12,6 +12,7 @@ from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
 from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.profile import DEFAULT_RANKS, DEFAULT_STEPS, TOOLS
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site.select import FALLBACK, select_site
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
         _add_parameters(parser)
     _add_ranks(parser, takes_job=takes_job)
     _add_checks(parser, takes_job=takes_job)
+    _add_profile(parser)
     image = _add_image(parser)
     image.add_argument(
         "--stage",
@@ -162,6 +164,15 @@ def _add_checks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
         add("--estimate", action="store_true", help="estimate memory and time of the training; refuse what cannot fit")
 
 
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("profile, of a program that shows its steps (ctrain help contract)").add_argument
+    add("--profile", choices=TOOLS, default="", help="profile some steps of rank 0 by this package of the image")
+    text = f"the ranks that are profiled, as in 0,4 (default: {DEFAULT_RANKS})"
+    add("--profile-ranks", default="", metavar="RANKS", help=text)
+    text = f"which of the steps that each makes after its start (default: {DEFAULT_STEPS})"
+    add("--profile-steps", default="", metavar="FIRST-LAST", help=text)
+
+
 def _add_image(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("image")
     add = group.add_argument
@@ -250,6 +261,9 @@ def make_request(args: argparse.Namespace) -> Request:
             until_done=args.until_done,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
+            profile=vars(args).get("profile", ""),
+            profile_ranks=vars(args).get("profile_ranks", ""),
+            profile_steps=vars(args).get("profile_steps", ""),
         ),
     )
 

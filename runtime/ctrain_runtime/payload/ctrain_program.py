@@ -7,6 +7,7 @@ One file that needs Python 3.6 and nothing else. Each run directory has a copy; 
 Without ctrain all of it works, too: in the current directory, and without a heartbeat.
 """
 
+import atexit
 import hashlib
 import json
 import math
@@ -106,6 +107,77 @@ class MetricsFile:
             self.failed = True
 
 
+class _Profile:
+    """The profile that CTRAIN_PROFILE asks for, of some steps that this process makes, by its heartbeats. Whatever goes
+    wrong with it is reported, and the program goes on."""
+
+    def __init__(self) -> None:
+        self.tool, self.steps, self.running = os.environ.get("CTRAIN_PROFILE", ""), 0, None  # type: str, int, Any
+        if self.tool and str(rank()) not in os.environ.get("CTRAIN_PROFILE_RANKS", "0").split(","):
+            self.tool = ""
+        first, _, last = os.environ.get("CTRAIN_PROFILE_STEPS", "10-19").partition("-")
+        try:
+            self.first, self.last = int(first), int(last)
+        except ValueError as error:
+            self._give_up(error)
+
+    def step(self) -> None:
+        """A step is done. Which is the first shows only then: it cannot be profiled."""
+        self.steps += 1
+        if self.running is None and self.steps >= self.first - 1:
+            try:
+                self.running = _started_profiler(self.tool)
+                atexit.register(self.end)  # of a program that ends before
+            except Exception as error:
+                self._give_up(error)
+        elif self.steps >= self.last:
+            self.end()
+
+    def end(self) -> None:
+        if not self.tool:
+            return
+        try:
+            self.running.stop()
+            directory = run_dir() / "profiles"
+            directory.mkdir(exist_ok=True)
+            _write_profile(self.tool, self.running, directory / f"rank{rank()}")
+            self.tool = ""
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.tool = ""
+        _warn(f"no profile: {type(error).__name__}: {error}")
+
+
+def _started_profiler(tool: str) -> Any:
+    if tool == "torch":
+        from torch.profiler import profile
+
+        profiler = profile()  # of CPU and GPU, where there is one
+    else:
+        from pyinstrument import Profiler
+
+        profiler = Profiler()
+    profiler.start()
+    return profiler
+
+
+def _write_profile(tool: str, profiler: Any, path: Path) -> None:
+    """What people open, and a summary for the report."""
+    if tool == "torch":
+        import torch
+
+        key = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        text = profiler.key_averages().table(sort_by=key, row_limit=15)
+        profiler.export_chrome_trace(f"{path}.trace.json.gz")
+    else:
+        text = profiler.output_text(unicode=True, color=False)
+        _write(Path(f"{path}.html"), profiler.output_html())
+    _write(Path(f"{path}.txt"), text + "\n")
+
+
+_profile = None  # type: Optional[_Profile]
 _signals = None  # type: Optional[_Signals]
 _heartbeat = None  # type: Optional[_Heartbeat]
 _metrics = None  # type: Optional[MetricsFile]
@@ -123,9 +195,11 @@ def stopping() -> bool:
 def beat(step: int, section: str = "step") -> None:
     """Shows that this rank gets on: `step` is done, or `section` begins ("checkpoint", "evaluation", any word). Call it
     in each step of each rank; it writes once a second, and when the section changes."""
-    global _heartbeat
-    if _heartbeat is None:
-        _heartbeat = _Heartbeat()
+    global _heartbeat, _profile
+    if _heartbeat is None or _profile is None:
+        _heartbeat, _profile = _Heartbeat(), _Profile()
+    if _profile.tool and section == "step":
+        _profile.step()
     if _heartbeat.file >= 0 and (section != _heartbeat.section or time.monotonic() >= _heartbeat.due):
         _heartbeat.beat(step, section)
 

@@ -57,10 +57,12 @@ def make_environment(
     run_directory: Path,
     mpi: Mapping[str, str],
     multinode: Mapping[str, str] = MappingProxyType({}),
+    profile: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of the program, and the origin of each; later ones win.
 
-    `multinode` are those of the site for several nodes. Raises UsageError, JobError or ConfigError for bad names.
+    `multinode` are those of the site for several nodes, `profile` those of --profile. Raises UsageError, JobError or
+    ConfigError for bad names.
     """
     check_site_names(site, "env")
     check_site_names(site, "env_multinode")
@@ -73,7 +75,7 @@ def make_environment(
         (f"site {site.name}: env", site.env),
         (f"site {site.name}: env_multinode", multinode),
         (f"job {job.name}: env", job.env),
-        ("option", _assigned(options.env)),
+        ("option", {**profile, **_assigned(options.env)}),
     )
     passed = passed_names(options.env)  # the command line wins over the job
     variables: dict[str, str] = {}

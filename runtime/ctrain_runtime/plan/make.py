@@ -32,6 +32,7 @@ from ctrain_runtime.plan.model import (
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
 from ctrain_runtime.plan.preflight import plan_preflight
+from ctrain_runtime.plan.profile import variables as profile_variables
 from ctrain_runtime.plan.size import JobFit, JobSize
 from ctrain_runtime.plan.staging import plan_data_copy, plan_staging
 from ctrain_runtime.site.model import Site
@@ -157,7 +158,8 @@ def _environment(
     horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
     of_mpi = mpi.environment(launcher, program.mpi, on_gpus, horovod, "hpcx" in software)
     across = multinode_environment(site, software) if fit.size.nodes > 1 and fit.partition else {}
-    variables, origins = make_environment(job, site, options, run_directory, of_mpi, across)
+    profile = profile_variables(options, fit.size.world_size)
+    variables, origins = make_environment(job, site, options, run_directory, of_mpi, across, profile)
     libraries = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
     return Environment(
         variables=variables,

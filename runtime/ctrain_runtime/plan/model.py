@@ -58,6 +58,9 @@ class Options:
     until_done: bool = False
     notify: tuple[str, ...] = ()  # the words of a command
     code: Optional[CodeCopy] = None
+    profile: str = ""  # the profiler
+    profile_ranks: str = ""
+    profile_steps: str = ""
 
 
 @dataclass(frozen=True)

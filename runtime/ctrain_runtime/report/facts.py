@@ -12,6 +12,7 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_duration, format_seconds, format_size, pluralize, significant
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.profile import PROFILE
 from ctrain_runtime.report import comparison
 from ctrain_runtime.report.comparison import Scale
 from ctrain_runtime.report.series import Point
@@ -85,9 +86,13 @@ def spread(each: Sequence[Point]) -> str:
     return f"median {format_seconds(middle)}; slowest rank {slowest}: {format_seconds(means[slowest])}{by}"
 
 
-def metrics_notes(subject: Subject) -> list[str]:
-    """What of metrics.jsonl is not shown."""
+def notes_on_missing(subject: Subject) -> list[str]:
+    """What of metrics.jsonl is not shown, and whether a profile is missing."""
     metrics, notes = subject.metrics, []
+    if PROFILE in subject.run.plan.environment.variables and not subject.profiles:
+        notes.append(
+            f"{subject.name} has no profile: its program has not shown so many steps by beat(), or see its log"
+        )
     if not metrics.records:
         notes.append(f"{subject.name} has no metrics: its program wrote none to metrics.jsonl")
     if metrics.ignored:

@@ -46,10 +46,10 @@ def _run(subject: Subject, *, is_alone: bool) -> Html:
     ]
     if subject.failure:
         parts.append(_failure(subject.failure))
-    parts.append(_stacks(subject.stacks))
+    parts.append(_texts("Stacks of ranks that hung", subject.stacks))
     if is_alone:
         parts.append(_curves([subject]))
-    parts += [_ranks(subject), _timeline(subject.phases)]
+    parts += [_ranks(subject), _texts("Profiles", subject.profiles), _timeline(subject.phases)]
     tables = [
         _table("Jobs, restarts and hangs", ("", "when", "how it ended, or why"), facts.attempts(subject)),
         _table("Estimated and measured", ("", "estimated", "measured"), facts.expectations(subject)),
@@ -74,11 +74,11 @@ def _failure(failure: Failure) -> Html:
     return join(element("h2", "Why it ended"), element("div", reason, *advice, *lines, class_="card"))
 
 
-def _stacks(stacks: Sequence[tuple[str, str]]) -> Html:
-    if not stacks:
+def _texts(title: str, texts: Sequence[tuple[str, str]]) -> Html:
+    if not texts:
         return Html("")
-    each = [element("details", element("summary", names), element("pre", text)) for names, text in stacks]
-    return join(element("h2", "Stacks of ranks that hung"), element("div", *each, class_="card"))
+    each = [element("details", element("summary", names), element("pre", text)) for names, text in texts]
+    return join(element("h2", title), element("div", *each, class_="card"))
 
 
 def _curves(subjects: Sequence[Subject]) -> Html:
@@ -101,7 +101,7 @@ def _curves(subjects: Sequence[Subject]) -> Html:
         charts.append(
             join(drawn) if not notes else element("div", drawn, *(element("p", n, class_="bad") for n in notes))
         )
-    left_out = [element("p", note, class_="dim") for subject in subjects for note in facts.metrics_notes(subject)]
+    left_out = [element("p", note, class_="dim") for subject in subjects for note in facts.notes_on_missing(subject)]
     return join(element("h2", "Curves"), element("div", *charts, class_="charts"), *left_out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base import run_files
@@ -17,8 +18,8 @@ from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run
 
 LAST_LINES = 30
-STACK_CHARACTERS = 40_000  # of all stacks of a run
-STACKS_NAMED = 8  # ranks with the same
+TEXT_CHARACTERS = 40_000  # of all stacks, and of all profiles, of a run
+RANKS_NAMED = 8  # ranks with the same
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Failure:
 @dataclass(frozen=True)
 class Subject:
     """`state` is in words; `failure` is None while a run goes on, and of one that is complete. `hangs` are lines with
-    their time, `stacks` those of ranks that hung: of which ranks, and the text."""
+    their time, `stacks` those of ranks that hung: of which ranks, and the text; `profiles` likewise."""
 
     run: Run
     record: Record
@@ -44,6 +45,7 @@ class Subject:
     failure: Optional[Failure]
     hangs: tuple[tuple[Optional[float], str], ...] = ()
     stacks: tuple[tuple[str, str], ...] = ()
+    profiles: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -63,7 +65,8 @@ def examine(run: Run, record: Record, state: str) -> Subject:
     phases = tuple(timeline.phases(run, metrics))
     job = events.read_all_job_events(run.path)
     hung = tuple((event.time, line) for event in job for line in hangs.lines([event]))
-    return Subject(run, record, state, metrics, phases, _failure(run, record), hung, _stacks(run))
+    stacks, profiles = _texts(run.path / run_files.STACKS, "*"), _texts(run.path / run_files.PROFILES, "*.txt")
+    return Subject(run, record, state, metrics, phases, _failure(run, record), hung, stacks, profiles)
 
 
 def _failure(run: Run, record: Record) -> Optional[Failure]:
@@ -83,16 +86,16 @@ def _failure(run: Run, record: Record) -> Optional[Failure]:
     return Failure(record.exit.reason, advise(lines), log, tuple(lines[-LAST_LINES:]))
 
 
-def _stacks(run: Run) -> tuple[tuple[str, str], ...]:
-    """The stacks of ranks that hung, once where they are the same, as far as they fit."""
+def _texts(directory: Path, pattern: str) -> tuple[tuple[str, str], ...]:
+    """The texts of ranks in files, once where they are the same, as far as they fit."""
     found: dict[str, list[str]] = {}
-    files = [path for path in (run.path / run_files.STACKS).glob("*") if path.is_file()]
+    files = [path for path in directory.glob(pattern) if path.is_file()]
     for path in sorted(files, key=lambda path: (len(path.name), path.name)):
         found.setdefault(read_text(path), []).append(path.stem)
-    shown, left = [], STACK_CHARACTERS
+    shown, left = [], TEXT_CHARACTERS
     for text, names in found.items():
-        more = f" and {len(names) - STACKS_NAMED} more" if len(names) > STACKS_NAMED else ""
+        more = f" and {len(names) - RANKS_NAMED} more" if len(names) > RANKS_NAMED else ""
         if cut := text[:left]:
-            shown.append((", ".join(names[:STACKS_NAMED]) + more, cut))
+            shown.append((", ".join(names[:RANKS_NAMED]) + more, cut))
         left -= len(cut)
     return tuple(shown)

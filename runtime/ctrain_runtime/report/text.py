@@ -44,11 +44,12 @@ def _run(subject: Subject) -> str:
         ("state", subject.state),
         *facts.tiles(subject),
         *(("curve" if number == 0 else "", line) for number, line in enumerate(filter(None, curves))),
-        *(("note", note) for note in facts.metrics_notes(subject)),
+        *(("note", note) for note in facts.notes_on_missing(subject)),
         *([("ranks", _ranks(subject.metrics.by_rank))] if subject.metrics.by_rank else []),
         *((f"{phase.name}", format_duration(phase.seconds)) for phase in subject.phases),
         *((name, f"{when}  {how}") for name, when, how in facts.attempts(subject)),
         *((f"stacks of {names}", f"in {run_files.STACKS}/") for names, _ in subject.stacks),
+        *((f"profile of {names}", f"in {run_files.PROFILES}/") for names, _ in subject.profiles),
         *facts.resources(subject),
         *facts.image(subject),
     ]

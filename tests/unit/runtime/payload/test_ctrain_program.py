@@ -265,3 +265,65 @@ def test_the_first_checkpoint_of_a_restarted_run_may_be_missing(tmp_path: Path) 
     own = str(tmp_path / "checkpoint")
     done = run("print(checkpoint_to_resume())", tmp_path, CTRAIN_RUN_DIR=str(tmp_path), CTRAIN_RESUME=own)
     assert (done.returncode, done.stdout) == (0, "None\n")
+
+
+PROFILER = """
+import sys, types
+class Profiler:
+    def start(self): print("start")
+    def stop(self): print("stop")
+    def output_text(self, unicode, color): return "80% train"
+    def output_html(self): return "<html>"
+    def key_averages(self): return self
+    def table(self, sort_by, row_limit): return sort_by
+    def export_chrome_trace(self, path): open(path, "w").close()
+cuda = types.SimpleNamespace(is_available=lambda: False)
+sys.modules["pyinstrument"] = types.SimpleNamespace(Profiler=Profiler)
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+sys.modules["torch.profiler"] = types.SimpleNamespace(profile=Profiler)
+for step in range(100, 106):
+    print(step)
+    beat(step)
+    beat(step, "checkpoint")
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "files", "text"),
+    [
+        ("pyinstrument", ["rank0.html", "rank0.txt"], "80% train\n"),
+        ("torch", ["rank0.trace.json.gz", "rank0.txt"], "self_cpu_time_total\n"),
+    ],
+)
+def test_some_steps_are_profiled(tmp_path: Path, tool: str, files: list[str], text: str) -> None:
+    done = run(PROFILER, tmp_path, CTRAIN_PROFILE=tool, CTRAIN_PROFILE_STEPS="3-4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["100", "101", "start", "102", "103", "stop", "104", "105"]
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == files
+    assert (tmp_path / "profiles/rank0.txt").read_text() == text
+
+
+def test_a_program_that_ends_before_has_its_profile_too(tmp_path: Path) -> None:
+    done = run(PROFILER, tmp_path, CTRAIN_PROFILE="torch", CTRAIN_PROFILE_STEPS="1-100")
+    assert done.stdout.split() == ["100", "start", "101", "102", "103", "104", "105", "stop"]
+    assert (tmp_path / "profiles/rank0.txt").exists()
+
+
+def test_other_ranks_and_runs_without_a_profile_do_nothing(tmp_path: Path) -> None:
+    for variables in ({}, {"CTRAIN_PROFILE": "torch", "CTRAIN_PROFILE_RANKS": "1,10"}):
+        assert "start" not in run(PROFILER, tmp_path, **variables, RANK="0").stdout
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_a_profiler_that_fails_ends_no_training(tmp_path: Path) -> None:
+    (tmp_path / "profiles").touch()
+    for code, variables, problem in (
+        ("beat(1)\nbeat(2)", {"CTRAIN_PROFILE": "pyinstrument"}, "ModuleNotFoundError"),
+        (PROFILER, {"CTRAIN_PROFILE": "torch"}, "FileExistsError"),
+        (PROFILER, {"CTRAIN_PROFILE": "torch", "CTRAIN_PROFILE_STEPS": "x"}, "ValueError"),
+    ):
+        missing = "import sys\nsys.modules['pyinstrument'] = None\n"
+        done = run(missing + code, tmp_path, **{"CTRAIN_PROFILE_STEPS": "1-2", **variables})
+        assert done.returncode == 0
+        assert f"no profile: {problem}" in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -123,6 +123,18 @@ def test_hangs_are_listed_and_equal_stacks_shown_once(tmp_path: Path) -> None:
     assert "hung: no sign of life" in text.text([seen])
 
 
+def test_profiles_and_one_that_is_missing(tmp_path: Path) -> None:
+    subject = a_subject(tmp_path / "one", 0, metrics=lines(1, 2), nodes=1, profile="torch")
+    assert "one has no profile" in parsed(subject).text
+    (subject.run.path / run_files.PROFILES).mkdir()
+    (subject.run.path / run_files.PROFILES / "rank0.txt").write_text(f"aten::addmm 80%\n{HOSTILE}")
+    (subject.run.path / run_files.PROFILES / "rank0.trace.json.gz").write_bytes(b"\x1f\x8b")
+    seen = examine(subject.run, subject.record, "")
+    assert "aten::addmm 80%" in parsed(seen).text
+    assert "one has no profile" not in parsed(seen).text
+    assert "profile of rank0" in text.text([seen])
+
+
 def test_of_a_job_that_was_queued_again_the_start_is_that_of_the_first(tmp_path: Path) -> None:
     subject = a_subject(tmp_path / "one", 0, metrics=lines(700, 710), nodes=1)
     write_events(subject.run.path, {"stage": "before", "what": "started", "time": 900.0, "job": "8"})
