@@ -1,7 +1,7 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 84: distinct from the small codes of training programs and from 128 + signal. A program's own exit
-code passes through ctrain unchanged.
+The codes are 64 to 84 and 86: distinct from the small codes of training programs and from 128 + signal. A program's own
+exit code passes through ctrain unchanged.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class GateNotPassed(CtrainError):
 class HangError(CtrainError):
     exit_code = 84
     meaning = "the run hung, and was ended as --on-hang asks for"
+
+
+class LossesPart(CtrainError):
+    exit_code = 86
+    meaning = "replay --strict: losses part from those of the recorded run, or cannot be compared"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -32,6 +32,7 @@ HOSTS = "hosts"  # of the run, one per line
 ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner only, until the job ends
 SIGNALS = "signals"  # names of files are the signals that a job has got, where the scheduler passes none to all nodes
 CODE, CODE_DIFF = "code", "code.diff"  # a copy of the job's directory; what differs there from its commit
+MANIFEST = "manifest.json"  # of code and data, as they were at the submission
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 STACKS = "stacks"  # of ranks that hung: files of text

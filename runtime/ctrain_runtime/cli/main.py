@@ -34,6 +34,7 @@ class Verb:
 RUNTIME_VERBS = (
     Verb("run", RUN, "run a job on a cluster or on this machine", "ctrain_runtime.cli.run", takes_command=True),
     Verb("submit", RUN, "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
+    Verb("replay", RUN, "run again what a run was; tell what differs", "ctrain_runtime.cli.replay"),
     Verb("attach", RUN, "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
     Verb("status", RUN, "show where a run stands", "ctrain_runtime.cli.status"),
     Verb("logs", RUN, "print or follow the output of ranks", "ctrain_runtime.cli.logs"),

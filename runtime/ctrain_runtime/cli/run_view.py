@@ -66,6 +66,8 @@ def summary(prepared: Prepared, reason: str, of_sweep: str = "") -> str:
 
 
 def _code(code: CodeCopy) -> str:
+    if code.source:
+        return f"a copy of {code.source}, in the place of {code.directory}: code/ of the run"
     return (
         f"a copy of {code.directory}, which the program sees and changes in its place: code/ of the run (--live: none)"
     )

@@ -18,10 +18,12 @@ IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an imag
 
 @dataclass(frozen=True)
 class CodeCopy:
-    """The job's directory, of which the run has a copy; `live` are the paths below it that stay where they are."""
+    """The job's directory, of which the run has a copy; `live` are the paths below it that stay where they are.
+    `source` is the copy of the run that this one replays ("": the directory itself is copied)."""
 
     directory: str
     live: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.base.digest import file_digest, short
+from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.plan.model import PlannedImage
+from ctrain_runtime.plan.model import LaunchPlan, PlannedImage
 from ctrain_runtime.report.subject import Subject
+from ctrain_runtime.run.manifest import code_digests
+from ctrain_runtime.run.record import Record
 from ctrain_runtime.store import sbom
 
 RATES = ("images_per_second", "tokens_per_second")
 SIZES = {"nodes", "ranks", "GPUs per node", "ranks per node", "time limit"}  # settings that a study of scaling varies
 OWN = {"CTRAIN_RUN_DIR", "CTRAIN_RUN"}  # variables that name the run itself
 NONE = "-"
-MAX_CODE_BYTES = 1 << 20  # of a file
+
+_digests = cache(code_digests)  # each table of a report asks
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,11 @@ class Scale:
 
 def settings(subject: Subject) -> dict[str, str]:
     """All that decided a run, in words."""
-    plan, record = subject.run.plan, subject.record
+    return settings_of(subject.run.plan, subject.record, _digests(subject.run.path / run_files.CODE))
+
+
+def settings_of(plan: LaunchPlan, record: Record, code: Mapping[str, str]) -> dict[str, str]:
+    """The same of a run whose files of code have these digests."""
     size, image = plan.size, plan.image
     limit = "none" if size.time_limit is None else format_limit(size.time_limit)
     return {
@@ -47,7 +53,7 @@ def settings(subject: Subject) -> dict[str, str]:
         "image digest": short(image.digest),
         **{f"layer {number}": short(layer.digest) for number, layer in enumerate(image.layers, 1)},
         "commit": record.revision or NONE,
-        **_code(subject.run.path / run_files.CODE),
+        **{f"code {name}": short(digest) for name, digest in code.items()},
         "data": record.data or NONE,
         "resumed from": record.resume or NONE,
         "site": plan.site,
@@ -63,22 +69,13 @@ def settings(subject: Subject) -> dict[str, str]:
     }
 
 
-@cache  # each table of a report asks
-def _code(copy: Path) -> dict[str, str]:
-    """The digests of the files in a run's copy of its code, as far as they can be read; {} if it has none. Neither byte
-    code nor what is too large for code, as a program may write there."""
-    found = {}
-    for path in sorted(copy.rglob("*")):
-        with suppress(OSError):
-            is_code = path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
-            if is_code and path.stat().st_size <= MAX_CODE_BYTES:
-                found[f"code {path.relative_to(copy)}"] = short(file_digest(path))
-    return found
-
-
 def differing(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:
     """The settings that are not the same in all runs: the name, then the value of each run."""
-    every: list[Mapping[str, str]] = [settings(subject) for subject in subjects]
+    return rows_that_differ([settings(subject) for subject in subjects])
+
+
+def rows_that_differ(every: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """Of values by name, those that are not the same in all: the name, then each value."""
     names = dict.fromkeys(name for each in every for name in each)
     rows = ((name, *(each.get(name, NONE) for each in every)) for name in names)
     return [row for row in rows if len(set(row[1:])) > 1]

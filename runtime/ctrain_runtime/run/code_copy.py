@@ -42,7 +42,7 @@ def survey(directory: Path) -> CodeCopy:
 
 def copy(code: CodeCopy, run: Path) -> None:
     """Copy the code into a run's directory, with the mount points of what stays. Raises OSError."""
-    source, target = Path(code.directory), run / run_files.CODE
+    source, target = Path(code.source or code.directory), run / run_files.CODE
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder, name) for name in names}
@@ -57,8 +57,8 @@ def copy(code: CodeCopy, run: Path) -> None:
         else:
             point.parent.mkdir(parents=True, exist_ok=True)
             point.touch()
-    if source in run.parents:  # the run directory is mounted there
-        (target / run.relative_to(source)).mkdir(parents=True, exist_ok=True)
+    if Path(code.directory) in run.parents:  # the run directory is mounted there
+        (target / run.relative_to(code.directory)).mkdir(parents=True, exist_ok=True)
 
 
 def _walk(directory: Path, below: str, patterns: tuple[str, ...], live: list[str]) -> Iterator[tuple[str, int]]:

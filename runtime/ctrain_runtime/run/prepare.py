@@ -76,6 +76,7 @@ class Request:
     pull: bool = False  # the image, even if it is cached
     live: bool = False  # the job's directory itself, not a copy
     options: Options = field(default_factory=Options)
+    given: Optional[job.Job] = None  # of a recorded run: its command is whole, `options.code` its code
     report: Report = lambda _what, _progress: None
 
 
@@ -116,12 +117,13 @@ def prepare(request: Request) -> Prepared:
     imported = ALWAYS_IMPORTED.get(translated.by) or read_imports(planned)
     known = (target.image.manifest.software, site, target.cluster, target.fit.size)
     of_line = request.command if request.reference else ()
+    of_parameters = () if request.given else parameters.words(planned)
     choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
         planned,
         launcher=choice.launcher,
         independent=choice.independent,
-        command=(*translated.prefix, *planned.command, *parameters.words(planned), *of_line),
+        command=(*translated.prefix, *planned.command, *of_parameters, *of_line),
     )
     while True:
         plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
@@ -232,6 +234,8 @@ def _plan(
 
 def _code(request: Request, planned: job.Job) -> Optional[CodeCopy]:
     """What of a directory job is copied; None for all other jobs. Raises JobError."""
+    if request.given:
+        return request.options.code
     if not (planned.file and planned.directory) or request.live:
         return None
     from ctrain_runtime.run import code_copy  # only here: start-up is measured
@@ -260,6 +264,8 @@ def runs_directory(site: Site) -> Path:
 def _job(request: Request) -> tuple[job.Job, TranslatedCommand]:
     """The job, with the launcher of the command line or of its command; and what became of its command."""
     options = request.options
+    if request.given:
+        return request.given, TranslatedCommand(request.given.command)
     if request.reference:
         planned = job.find(request.reference)
         translated = _translate(planned.command, options.launcher or planned.launcher, planned.independent, options)

@@ -15,7 +15,7 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.run import directory, parent_directories, record, revision
+from ctrain_runtime.run import directory, manifest, parent_directories, record, revision
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
@@ -64,6 +64,7 @@ def submit(launch: Launch) -> Run:
     try:
         if difference:
             (path / run_files.CODE_DIFF).write_text(difference, encoding="utf-8", errors="surrogateescape")
+        directory.write_json(path / run_files.MANIFEST, dataclasses.asdict(manifest.make(plan)))
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
