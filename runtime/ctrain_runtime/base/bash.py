@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+LINE_LENGTH = 118
+
 
 def quote_argv(argv: Iterable[str]) -> str:
     """An argv as bash words."""
@@ -18,11 +20,16 @@ def array(name: str, argv: Iterable[str]) -> str:
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    """Lines that export variables, by name; one line for all that are empty. The names must be names of variables: they
+    """Lines that export variables, by name, as many to a line as it holds. The names must be names of variables: they
     are not quoted."""
-    empty = " ".join(f"{name}=''" for name, value in sorted(variables.items()) if not value)
-    filled = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items()) if value]
-    return "\n".join(f"export {words}" for words in (*filter(None, [empty]), *filled))
+    lines: list[str] = []
+    for name, value in sorted(variables.items()):
+        assignment = f"{name}={shlex.quote(value)}"
+        if lines and len(lines[-1]) + len(assignment) < LINE_LENGTH:
+            lines[-1] += f" {assignment}"
+        else:
+            lines.append(f"export {assignment}")
+    return "\n".join(lines)
 
 
 def fragment(path: Path) -> str:

@@ -37,6 +37,7 @@ METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 STACKS = "stacks"  # of ranks that hung: files of text
 PROFILES = "profiles"  # of ranks: what the profiler has written, and rankN.txt in short
+COLLECTIVES = "collectives"  # the last ones of torch's ranks, where one timed out
 NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime.base import command
-from ctrain_runtime.base.bash import exports, quote_argv
+from ctrain_runtime.base.bash import LINE_LENGTH, exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
@@ -134,7 +134,7 @@ def container_environment(
     family = environment_prefix(engine)
     names = [*(f'"${{!{prefix}@}}"' for prefix in passed_prefixes), *map(shlex.quote, passed)]
     lines = textwrap.wrap(
-        " ".join(["pass_variables", family, *names]), 118, break_long_words=False, break_on_hyphens=False
+        " ".join(["pass_variables", family, *names]), LINE_LENGTH, break_long_words=False, break_on_hyphens=False
     )
     return [" \\\n  ".join(lines), exports({f"{family}{name}": value for name, value in fixed.items()})]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import HOME
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
@@ -49,6 +50,18 @@ DEFAULTS = {
     "TORCH_EXTENSIONS_DIR": f"{HOME}/.cache/torch_extensions",  # where scripts put what earlier runs compiled
 }
 
+# torch's recorder of collectives (docs/runs.md, Hangs): by the first version that has these names. Where it has two for
+# the same, the newer one wins inside torch: hence none is set beside any of the user's.
+COLLECTIVES = {
+    (0,): ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    # TORCH_FR_BUFFER_SIZE alone would record, but write nothing: that goes by the old name, of which torch warns.
+    (2, 8): ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE"),
+    (2, 11): ("", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE"),  # it records as many by default
+}
+COLLECTIVES_PREFIXES = frozenset(prefix for *_, prefix in COLLECTIVES.values())
+RECORDED_COLLECTIVES = "2000"  # of each rank, the last ones
+_RECORDER = frozenset({"TORCH_FR_BUFFER_SIZE", *(name for names in COLLECTIVES.values() for name in names)})
+
 
 def make_environment(
     job: Job,
@@ -58,11 +71,12 @@ def make_environment(
     mpi: Mapping[str, str],
     multinode: Mapping[str, str] = MappingProxyType({}),
     profile: Mapping[str, str] = MappingProxyType({}),
+    torch: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of the program, and the origin of each; later ones win.
 
-    `multinode` are those of the site for several nodes, `profile` those of --profile. Raises UsageError, JobError or
-    ConfigError for bad names.
+    `multinode` are those of the site for several nodes, `profile` those of --profile; `torch` is the version whose
+    collectives are recorded, "" for none. Raises UsageError, JobError or ConfigError for bad names.
     """
     check_site_names(site, "env")
     check_site_names(site, "env_multinode")
@@ -84,9 +98,24 @@ def make_environment(
         for name, value in layer.items():
             if name not in passed:
                 variables[name], origins[name] = value, origin
+    recorder = collectives(torch, run_directory)
+    if not _RECORDER.intersection((*variables, *passed)):
+        variables.update(recorder)
+        origins.update(dict.fromkeys(recorder, "ctrain, for torch"))
     if job.launcher == "node":
         _refuse_node_identity({**origins, **dict.fromkeys(passed, "option")})
     return variables, origins
+
+
+def collectives(torch: str, run_directory: Path) -> dict[str, str]:
+    """The variables by which a version of torch writes its last collectives when one of NCCL times out; none for one
+    that is unknown."""
+    version = numbers(torch)
+    if not version:
+        return {}
+    size, write, prefix = COLLECTIVES[max(first for first in COLLECTIVES if first <= version)]
+    values = {size: RECORDED_COLLECTIVES, write: "1", prefix: f"{run_directory}/{run_files.COLLECTIVES}/rank"}
+    return {name: value for name, value in values.items() if name}
 
 
 def _refuse_node_identity(origins: Mapping[str, str]) -> None:

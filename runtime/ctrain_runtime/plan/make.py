@@ -159,7 +159,9 @@ def _environment(
     of_mpi = mpi.environment(launcher, program.mpi, on_gpus, horovod, "hpcx" in software)
     across = multinode_environment(site, software) if fit.size.nodes > 1 and fit.partition else {}
     profile = profile_variables(options, fit.size.world_size)
-    variables, origins = make_environment(job, site, options, run_directory, of_mpi, across, profile)
+    is_alone = program.independent or program.interactive or fit.size.world_size < 2
+    torch = software.get("torch", "") if planned.cuda and not is_alone else ""
+    variables, origins = make_environment(job, site, options, run_directory, of_mpi, across, profile, torch)
     libraries = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
     return Environment(
         variables=variables,

@@ -12,6 +12,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.environment import COLLECTIVES_PREFIXES
 from ctrain_runtime.plan.model import LaunchPlan, PlannedImage
 from ctrain_runtime.report.subject import Subject
 from ctrain_runtime.run.manifest import code_digests
@@ -20,7 +21,7 @@ from ctrain_runtime.store import sbom
 
 RATES = ("images_per_second", "tokens_per_second")
 SIZES = {"nodes", "ranks", "GPUs per node", "ranks per node", "time limit"}  # settings that a study of scaling varies
-OWN = {"CTRAIN_RUN_DIR", "CTRAIN_RUN"}  # variables that name the run itself
+OWN = {"CTRAIN_RUN_DIR", "CTRAIN_RUN", *COLLECTIVES_PREFIXES}  # variables that name the run itself
 NONE = "-"
 
 _digests = cache(code_digests)  # each table of a report asks

@@ -117,6 +117,9 @@ def remove_shell(launch: Launch) -> bool:
 def _fill(path: Path, launch: Launch) -> None:
     for name in (run_files.LOGS, run_files.NODES, run_files.CHECKPOINT):
         (path / name).mkdir()
+    collectives = path / run_files.COLLECTIVES
+    if any(Path(value).parent == collectives for value in launch.plan.environment.variables.values()):
+        collectives.mkdir()
     if not launch.plan.program.interactive:  # with a plan, it is a run
         write_json(path / run_files.PLAN, as_data(launch))
         shared_files.create(path, launch.plan)

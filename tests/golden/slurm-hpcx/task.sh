@@ -16,20 +16,13 @@ pass_variables APPTAINERENV_ "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_S
   NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM \
   ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE \
   OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
-export APPTAINERENV_BASH_ENV='' APPTAINERENV_ENV=''
-export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
-export APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0
-export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
-export APPTAINERENV_OMPI_MCA_coll_hcoll_enable=0
-export APPTAINERENV_OMPI_MCA_coll_ucc_enable=0
-export APPTAINERENV_OMPI_MCA_smsc='^cma'
-export APPTAINERENV_PMIX_MCA_gds=hash
-export APPTAINERENV_PMIX_MCA_psec=native
-export APPTAINERENV_PYTHONNOUSERSITE=1
-export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_BASH_ENV='' APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1 APPTAINERENV_ENV=''
+export APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0 APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
+export APPTAINERENV_OMPI_MCA_coll_hcoll_enable=0 APPTAINERENV_OMPI_MCA_coll_ucc_enable=0
+export APPTAINERENV_OMPI_MCA_smsc='^cma' APPTAINERENV_PMIX_MCA_gds=hash APPTAINERENV_PMIX_MCA_psec=native
+export APPTAINERENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
-export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
-export APPTAINERENV_UCX_POSIX_USE_PROC_LINK=n
+export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions APPTAINERENV_UCX_POSIX_USE_PROC_LINK=n
 export APPTAINERENV_UCX_TLS='^cma'
 launch=(/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --nv)
 launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)

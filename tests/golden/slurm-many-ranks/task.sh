@@ -13,12 +13,12 @@ start_watch 40 0
 pass_variables APPTAINERENV_ "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE \
   NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM \
   ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK
-export APPTAINERENV_BASH_ENV='' APPTAINERENV_ENV=''
-export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
-export APPTAINERENV_PYTHONNOUSERSITE=1
-export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_BASH_ENV='' APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1 APPTAINERENV_ENV=''
+export APPTAINERENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
 export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
+export APPTAINERENV_TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/scratch/kim/ctrain/digits-1/collectives/rank
+export APPTAINERENV_TORCH_NCCL_DUMP_ON_TIMEOUT=1 APPTAINERENV_TORCH_NCCL_TRACE_BUFFER_SIZE=2000
 launch=(/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --nv)
 launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)
 enter /home/ctrain /apps/ctrain/pytorch_24.12-hd-py3-r3.sif

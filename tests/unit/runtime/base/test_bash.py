@@ -31,4 +31,4 @@ def test_exported_values(value: str) -> None:
 
 
 def test_exports_are_sorted_so_that_scripts_do_not_change_by_themselves() -> None:
-    assert exports({"B": "2", "A": "one two"}) == "export A='one two'\nexport B=2"
+    assert exports({"B": "2", "A": "one two"}) == "export A='one two' B=2"

@@ -27,6 +27,9 @@ def test_the_environment_and_who_wins() -> None:
         "B": "job",
         "C": "option=x",
         "D": "",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{RUN}/collectives/rank",
     }
 
 
@@ -96,6 +99,51 @@ def test_a_version_of_nccl_that_is_none() -> None:
         ConfigError, match=r"^site neuron: env_multinode.NCCL_PROTO: since_nccl must be a version of NC"
     ):
         a_plan(site=site, nodes=2)
+
+
+def recorder(software: dict[str, str], **parts: Any) -> dict[str, str]:
+    """The variables of torch's recorder of collectives in a plan."""
+    environment = a_plan(image=an_image(software=software), **{"nodes": 2, **parts}).environment
+    names = [name for name in environment.variables if name.startswith(("TORCH_NCCL_", "TORCH_FR_"))]
+    return {name: environment.variables[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("torch", "names"),
+    [
+        ("2.6.0a0+df5bbc09d1.nv24.12", ["TRACE_BUFFER_SIZE", "DUMP_ON_TIMEOUT", "DEBUG_INFO_TEMP_FILE"]),
+        ("2.7.1", ["TRACE_BUFFER_SIZE", "DUMP_ON_TIMEOUT", "DEBUG_INFO_TEMP_FILE"]),
+        ("2.8.0", ["TRACE_BUFFER_SIZE", "DUMP_ON_TIMEOUT", "FR_DUMP_TEMP_FILE"]),
+        ("2.10.0+cu128", ["TRACE_BUFFER_SIZE", "DUMP_ON_TIMEOUT", "FR_DUMP_TEMP_FILE"]),
+        ("2.11.0", ["DUMP_ON_TIMEOUT", "FR_DUMP_TEMP_FILE"]),
+        ("unknown", []),
+        ("", []),
+    ],
+)
+def test_last_collectives_by_the_version_of_torch(torch: str, names: list[str]) -> None:
+    known = recorder({"torch": torch, "cuda": "12.6"})
+    assert [name.removeprefix("TORCH_").removeprefix("NCCL_") for name in known] == names
+    values = {"TRACE_BUFFER_SIZE": "2000", "DUMP_ON_TIMEOUT": "1"}
+    assert list(known.values()) == [values.get(name, f"{RUN}/collectives/rank") for name in names]
+
+
+@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
+def test_a_recorder_of_the_users_is_left_alone(name: str) -> None:
+    """Of two names of the same, torch takes the newer one."""
+    software = {"torch": "2.8.0", "cuda": "12.6"}
+    for parts in (
+        {"env": (f"{name}=/mine",)},
+        {"site": a_site(env={name: "/mine"})},
+        {"job": a_job(env={name: "/mine"})},
+    ):
+        assert recorder(software, **parts) == {name: "/mine"}
+    assert recorder(software, env=(name,)) == {}
+
+
+def test_who_has_no_collectives_of_nccl() -> None:
+    assert recorder({"torch": "2.6.0"}) == {}
+    assert recorder({"torch": "2.6.0", "cuda": "12.6"}, nodes=1, ranks_per_node=1) == {}, "one rank"
+    assert recorder({"torch": "2.6.0", "cuda": "12.6"}, job=a_job(independent=True, launcher="env")) == {}
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])
