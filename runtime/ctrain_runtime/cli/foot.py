@@ -6,7 +6,6 @@ No mode of the terminal is changed, and the cursor is never hidden. So whatever 
 from __future__ import annotations
 
 import re
-import shutil
 import unicodedata
 from collections.abc import Sequence
 
@@ -54,7 +53,7 @@ class Foot:
         """The cursor is behind the last line. A terminal that has become narrower may have wrapped all of them."""
         if not self._drawn:
             return
-        columns = max(1, shutil.get_terminal_size().columns)
+        columns = max(1, self._out.columns())
         up = sum(max(1, -(-_width(line) // columns)) for line in self._drawn) - 1
         self._out.write(f"\r\033[{up}A{ERASE_BELOW}" if up else ERASE_LINE)
         if not self.at_line_start:

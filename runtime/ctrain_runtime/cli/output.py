@@ -80,6 +80,15 @@ class Writer:
         except ValueError:
             return False
 
+    def columns(self) -> int:
+        """The width of the terminal that it writes to, which need not be that of stdout. COLUMNS wins, as elsewhere."""
+        if not os.environ.get("COLUMNS"):
+            with suppress(OSError, ValueError):  # it is no terminal, or no file
+                own = os.get_terminal_size(self._stream.fileno()).columns
+                if own:
+                    return own
+        return shutil.get_terminal_size().columns
+
     def can_show(self, text: str) -> bool:
         """Whether the stream's encoding has all of `text`."""
         return self._encodable(text) == text
@@ -104,7 +113,7 @@ class Activity:
     def report(self, what: str, progress: str) -> None:
         """`what` is being done; "": nothing any more."""
         if self._live:
-            line = f"ctrain: {what} {progress}"[: shutil.get_terminal_size().columns - 1]
+            line = f"ctrain: {what} {progress}"[: self._out.columns() - 1]
             self._out.write(ERASE_LINE + (line if what else ""))
         elif what != self._what and what:
             self._out.write(f"ctrain: {what} ...\n")

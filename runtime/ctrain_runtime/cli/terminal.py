@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import time
 from datetime import datetime
 from importlib.util import find_spec
@@ -124,7 +123,7 @@ class Terminal:
         shown = last_with_loss(steps)
         if shown:
             self._update(metrics=shown, left=left)
-            self._move(progress(shown, left, self._blocks, shutil.get_terminal_size().columns - 1))
+            self._move(progress(shown, left, self._blocks, self._out.columns() - 1))
 
     def hang(self, line: str) -> None:
         self._tell(line)
@@ -177,13 +176,13 @@ class Terminal:
     def _move(self, line: str) -> None:
         """Make `line` the moving one, where there is no view."""
         if self._live and not self._view:
-            columns = shutil.get_terminal_size().columns
+            columns = self._out.columns()
             self._foot.lay([line[: columns - 1]] if line else [])  # a wrapped line cannot be erased
 
     def _update(self, **changes: Any) -> None:
         """Draw the view, if there is one, with these changes."""
         if self._view:
             self._view = dataclasses.replace(self._view, **changes)
-            columns = shutil.get_terminal_size().columns - 1
+            columns = self._out.columns() - 1
             rows = live_view.rows(self._view, time.time(), columns, self._blocks)
             self._foot.lay(live_view.paint(rows, columns))

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ctrain_runtime.cli import foot as module
+from ctrain_runtime.cli import output as module
 from ctrain_runtime.cli.foot import Foot
 from ctrain_runtime.cli.output import Writer
 from samples.screen import Screen, shown

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +28,18 @@ FAILING = [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def test_the_width_is_that_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of stderr, where stdout is a file."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    leader, follower = pty.openpty()
+    with open(leader, "rb"), open(follower, "w") as stream:  # noqa: PTH123  # descriptors
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 133, 0, 0))
+        assert Writer(stream).columns() == 133
+        monkeypatch.setenv("COLUMNS", "40")
+        assert Writer(stream).columns() == 40
+    assert Writer(io.StringIO()).columns() == 40
 
 
 def shell(
