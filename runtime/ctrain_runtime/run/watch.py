@@ -129,7 +129,9 @@ class _Watcher:
         self._preflight: set[str] = set()  # messages of the preflight that were shown
         self._output_seen = False
         self._attempt = 0
-        self._hangs = 0  # events of hangs that were shown
+        self._hangs: Optional[int] = (
+            0 if last is None else None
+        )  # lines of hangs that were shown; None: of those before
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
         self._cancelled = False  # the scheduler took it
@@ -241,6 +243,8 @@ class _Watcher:
 
     def _show_hangs(self, job: list[events.Event]) -> None:
         lines = hangs.lines(job)
+        if self._hangs is None:  # only what goes on is news to whoever comes later
+            self._hangs = len(lines) - bool(hangs.of_attempt(job))
         for line in lines[self._hangs :]:
             self._observer.hang(line)
         self._hangs = len(lines)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from hypothesis import given
@@ -171,6 +171,31 @@ def test_a_program_may_print_what_looks_like_a_restart(run: Run, interrupts: NoS
     observer = Observer()
     watch(run, observer, interrupts)
     assert "".join(observer.of("output")) == "a\n\n--- attempt 1 ---\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "written", "lines"),
+    [
+        (None, ["hung", "went on", "hung"], ["hung: 1", "goes on 2", "hung: 3"]),
+        (20, ["hung", "went on", "hung"], ["hung: 3"]),
+        (20, ["hung", "went on"], []),
+        (20, [], []),
+    ],
+)
+def test_whoever_comes_later_sees_the_hang_that_goes_on(
+    run: Run, interrupts: NoSignals, clock: Clock, last: Optional[int], written: list[str], lines: list[str]
+) -> None:
+    def happen(*whats: str) -> None:
+        write_events(
+            run.path, *({"stage": "watch", "what": what, "message": str(n)} for n, what in enumerate(whats, 1))
+        )
+
+    happen(*written)
+    clock.later(5, lambda: happen("hung"))
+    clock.later(10, lambda: write_end(run.path, 0))
+    observer = Observer()
+    watch(run, observer, interrupts, last)
+    assert observer.of("hang") == [*lines, "hung: 1"]
 
 
 def test_a_long_log_is_shown_in_pieces(run: Run, interrupts: NoSignals, monkeypatch: pytest.MonkeyPatch) -> None:
