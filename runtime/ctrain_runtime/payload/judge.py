@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 LOOK_SECONDS, LOOK_SHARE = 15.0, 0.05  # of the time, at most: to read the files of many nodes
 MISSING_SECONDS, LEFT_SECONDS = 1200.0, 300.0  # for which ranks may not have come, or others go on without a sign
+STALE_SECONDS = 900.0  # a watch renews what says "alive" every 300 s: an older one was killed, and shows nothing
 BEHIND_SECONDS = 3.0  # by which others must have gone on: heartbeats are a second apart
 NAMED = 3  # of the ranks of a kind, with their last lines
 NOTIFY_SECONDS = 20.0
@@ -33,7 +34,7 @@ class Rank(NamedTuple):
     started: Optional[float] = None
     ended: Optional[float] = None
     code: Optional[int] = None
-    status: str = "silent"
+    status: str = "silent"  # or alive, quiet, and unknown: its watch was killed
     quiet_since: float = 0.0  # of its node
     section: str = ""  # of its node
     since: float = 0.0  # its own last sign
@@ -73,10 +74,20 @@ def judge(ranks: List[Rank], unit: str, now: float, asked: float = 0.0) -> Optio
         since = came
     else:
         return None
-    culprits = left or missing or _stuck(running)
+    culprits = left or missing or _stuck(_known(running))
     section = f" ({quiet[0].section})" if quiet else ""
     message = f"no sign of life for {duration(now - since)}{section}: {'; '.join(_who(running, left, missing, unit))}"
     return Verdict([rank.number for rank in culprits], since, message)
+
+
+def unwatched(ranks: List[Rank], unit: str) -> str:
+    """That nobody looks at any rank; "" if somebody does."""
+    running = [rank for rank in ranks if rank.runs]
+    return f"no watch of {names(running, unit)} looks any more" if running and not _known(running) else ""
+
+
+def _known(running: List[Rank]) -> List[Rank]:
+    return [rank for rank in running if rank.status != "unknown"]
 
 
 def _stuck(running: List[Rank]) -> List[Rank]:
@@ -99,13 +110,16 @@ def _who(running: List[Rank], left: List[Rank], missing: List[Rank], unit: str) 
         yield f"{names(left, unit)} left with exit code 0"
     if missing:
         yield f"{names(missing, unit)} never came"
-    stuck = _stuck(running) if not left and not missing else []
+    known = _known(running)
+    stuck = _stuck(known) if not left and not missing else []
     if stuck:
         yield f"{names(stuck, unit)} hung{_last(stuck)}"
-    waiting = [rank for rank in running if rank not in stuck]
+    waiting = [rank for rank in known if rank not in stuck]
     if waiting:
         verb = "waits" if len(waiting) == 1 else "wait"
         yield f"{names(waiting, unit)} {verb}{_last(waiting)}"
+    if len(known) < len(running):
+        yield f"nothing is known of {names([rank for rank in running if rank not in known], unit)}: no watch looks"
     if not (left or missing or stuck) and len(running) > 1:
         yield f"which {unit} hung is unknown"
 
@@ -146,21 +160,29 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def _changed(path: str) -> float:
+    """When a file was last changed; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 class Reader:
     """Reads what nodes have written. What cannot be read shows nothing."""
 
     def __init__(self, run: str, nodes: int, ranks: int, attempt: int) -> None:
         self._run, self._nodes, self._ranks, self._attempt = run, nodes, ranks, attempt
 
-    def node_0_is_alive(self) -> bool:
-        first = self._with_views([0])
+    def node_0_is_alive(self, now: float) -> bool:
+        first = self._with_views([0], now)
         return any(rank.runs and rank.status == "alive" for rank in first)
 
-    def ranks(self) -> List[Rank]:
+    def ranks(self, now: float) -> List[Rank]:
         """All ranks of the run, by number."""
-        return self._with_views(range(self._nodes))
+        return self._with_views(range(self._nodes), now)
 
-    def _with_views(self, nodes: Any) -> List[Rank]:
+    def _with_views(self, nodes: Any, now: float) -> List[Rank]:
         ranks = {number: Rank(number) for number in range(self._ranks)}
         for node in nodes:
             for event in self._events(node):
@@ -168,7 +190,7 @@ class Reader:
         for node in nodes:
             view = next(self._objects(f"{self._run}/watch/{node}.json"), {})
             if view.get("attempt") == self._attempt and isinstance(view.get("ranks"), list):
-                self._see(ranks, view)
+                self._see(ranks, {**view, "status": "unknown"} if self._is_stale(node, view, now) else view)
         return list(ranks.values())
 
     def _add(self, ranks: Dict[int, Rank], event: Dict[str, Any]) -> None:
@@ -181,6 +203,14 @@ class Reader:
             ranks[rank.number] = rank._replace(started=when, node=str(event.get("node")))
         elif event.get("what") in ("ended", "refused"):
             ranks[rank.number] = rank._replace(ended=when, code=event.get("code"))
+
+    def _is_stale(self, node: int, view: Dict[str, Any], now: float) -> bool:
+        """Whether the watch of a node was killed, and its ranks show no sign that can be seen from here, either."""
+        if view["status"] != "alive" or now - view["looked"] <= STALE_SECONDS:
+            return False
+        names = [f"logs/rank{one['rank']}.log" for one in view["ranks"]]
+        names += [f"logs/node{node}.log", *(["metrics.jsonl"] if node == 0 else [])]
+        return all(now - _changed(f"{self._run}/{name}") > STALE_SECONDS for name in names)
 
     @staticmethod
     def _see(ranks: Dict[int, Rank], view: Dict[str, Any]) -> None:
@@ -247,10 +277,14 @@ def main() -> None:
     reader, report = Reader(run, int(nodes), int(count), attempt), Report(run, sys.argv[8:])
     more = {"attempt": attempt} if "CTRAIN_ATTEMPT" in os.environ else {}
     hung = None  # type: Optional[Verdict]
+    blind = ""
     pause = min(LOOK_SECONDS, asked / 4 or LOOK_SECONDS)
     while os.getppid() == int(job):
         begun = time.time()
-        verdict = None if reader.node_0_is_alive() else judge(reader.ranks(), unit, begun, asked)
+        ranks = [] if reader.node_0_is_alive(begun) else reader.ranks(begun)
+        verdict, before, blind = judge(ranks, unit, begun, asked), blind, unwatched(ranks, unit)
+        if blind and not before:
+            report.tell("failed", blind, **more)
         if verdict and not hung:
             report.tell("hung", verdict.message, ranks=verdict.ranks, seconds=round(begun - verdict.since), **more)
             if action != "report":

@@ -1,6 +1,6 @@
 """Looks for signs of life of the ranks of one node: logs that grow, a heartbeat file that changes, and lines of metrics
-of rank 0. What it sees, it writes to a file of the node in the run directory, and only when that changes: the judge of
-the run (judge.py) reads those of all nodes.
+of rank 0. What it sees, it writes to a file of the node in the run directory, when that changes, and now and then while
+ranks are alive: the judge of the run (judge.py) reads those of all nodes.
 
 Usage: watch.py TASK RUN NODE FIRST_RANK RANKS HEARTBEATS SECONDS, once per node, by its first task, the process TASK.
 SECONDS are how long all may be silent, "0" to learn that. The rules are in docs/runs.md.
@@ -17,6 +17,7 @@ import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 LOOK_SECONDS = 15.0
+RENEW_SECONDS = 300.0  # a file that says "alive" and is older than a few of these is that of a watch which was killed
 # How long a node may be silent, by what it does: generous, as a false alarm costs trust; and ten times the longest
 # silence that was seen.
 LIMITS = {"start": 1200.0, "first step": 1200.0, "step": 300.0, "checkpoint": 1200.0, "evaluation": 1200.0}
@@ -242,10 +243,11 @@ class Watch:
         self._silence = Silence(now, asked)
         self._seen: Dict[int, Seen] = {}
         self._since = dict.fromkeys(ranks, 0.0)  # the last sign of each
+        self._looked = self._reported = now
         self.status = ""
 
     def look(self, now: float) -> bool:
-        """Look once; whether the status has changed."""
+        """Look once; whether that is to be reported: the status has changed, or the report that it is alive is old."""
         seen = {rank: self._files.look(rank) for rank in self._ranks}
         signs = [rank for rank in self._ranks if self._is_sign(seen[rank], self._seen.get(rank))]
         for rank in signs:
@@ -253,7 +255,11 @@ class Watch:
         self._seen = seen
         section = next((seen[rank].section for rank in signs if seen[rank].section), "")
         before, self.status = self.status, self._silence.look(now, bool(signs), section)
-        return self.status != before
+        self._looked = now
+        if self.status == before and (self.status != "alive" or now - self._reported < RENEW_SECONDS):
+            return False
+        self._reported = now
+        return True
 
     @staticmethod
     def _is_sign(now: Seen, before: Optional[Seen]) -> bool:
@@ -278,7 +284,13 @@ class Watch:
             for rank in self._ranks
         ]
         silence = self._silence
-        return {"status": self.status, "since": silence.since, "section": silence.section, "ranks": ranks}
+        return {
+            "status": self.status,
+            "looked": self._looked,
+            "since": silence.since,
+            "section": silence.section,
+            "ranks": ranks,
+        }
 
 
 def write(path: str, data: Dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime.payload.judge import Rank, Reader, duration, judge, names
+from ctrain_runtime.payload.judge import STALE_SECONDS, Rank, Reader, duration, judge, names, unwatched
 
 NOW = 10_000.0
 
@@ -76,6 +77,15 @@ def silent(number: int, **parts: Any) -> Rank:
             0,
             "no sign of life for 6 min 40 s (step): ranks 0-1 wait (at train.py:8 in main); which rank hung is unknown",
         ),
+        # a watch that was killed hides nothing, and what it last saw blames nobody
+        (
+            [rank(0, step=9), rank(1, step=9), rank(2, step=7, status="unknown"), rank(3, step=7, status="unknown")],
+            0,
+            "no sign of life for 6 min 40 s (step): ranks 0-1 wait (step 9); nothing is known of ranks 2-3:"
+            " no watch looks; which rank hung is unknown",
+        ),
+        ([rank(0, status="unknown"), rank(1, status="alive")], 0, None),
+        ([rank(0, status="unknown")], 0, None),
         # ranks that have left: a real sign, also without any output
         (
             [silent(0), left(1)],
@@ -109,6 +119,12 @@ def test_who_is_to_blame() -> None:
     assert (verdict.ranks, verdict.since) == ([1, 2], NOW - 400)
 
 
+def test_that_nobody_looks() -> None:
+    dead = rank(0, status="unknown")
+    assert unwatched([dead, left(1)], "rank") == "no watch of rank 0 on gpu00 looks any more"
+    assert unwatched([dead, rank(1)], "rank") == unwatched([left(0)], "rank") == unwatched([], "rank") == ""
+
+
 def test_names_and_durations() -> None:
     assert names([rank(number) for number in (0, 2, 4, 6, 7)], "rank") == "ranks 0, 2, 4 and others (5 in all)"
     assert [duration(seconds) for seconds in (-1, 59, 61, 3700)] == ["0 s", "59 s", "1 min 1 s", "1 h 1 min"]
@@ -128,13 +144,18 @@ def test_what_nodes_have_written(tmp_path: Path) -> None:
     text = "".join(json.dumps(event) + "\n" for event in events)
     (tmp_path / "nodes/0.jsonl").write_text(f'{text}[]\ndamaged\n{{"what": "ended", "ra')
     reader = Reader(str(tmp_path), 2, 3, 1)
-    assert not reader.node_0_is_alive()
-    view = {"status": "alive", "since": 7.5, "section": "step", "attempt": 1}
+    assert not reader.node_0_is_alive(9.0)
+    view = {"status": "alive", "looked": 9.0, "since": 7.5, "section": "step", "attempt": 1}
     own = {"rank": 0, "since": 7.5, "step": 3, "section": "step", "line": "so far", "place": "", "waits": False}
     (tmp_path / "watch/0.json").write_text(json.dumps({**view, "ranks": [own]}))
-    assert reader.node_0_is_alive()
-    first, second, third = reader.ranks()
+    assert reader.node_0_is_alive(9.0 + STALE_SECONDS)
+    assert not reader.node_0_is_alive(10.0 + STALE_SECONDS), "of a watch that was killed"
+    assert [one.status for one in reader.ranks(10.0 + STALE_SECONDS)] == ["unknown", "silent", "silent"]
+    (tmp_path / "metrics.jsonl").touch()
+    os.utime(tmp_path / "metrics.jsonl", (11.0, 11.0))
+    assert reader.node_0_is_alive(10.0 + STALE_SECONDS), "its ranks go on"
+    first, second, third = reader.ranks(9.0)
     assert (first.runs, first.status, first.step, first.line) == (True, "alive", 3, "so far")
     assert (second.runs, second.code, third) == (False, 0, Rank(2))
     (tmp_path / "watch/0.json").write_text(json.dumps({**view, "attempt": 0, "ranks": [own]}))
-    assert not reader.node_0_is_alive(), "of the attempt before"
+    assert not reader.node_0_is_alive(9.0), "of the attempt before"

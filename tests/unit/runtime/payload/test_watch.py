@@ -62,6 +62,19 @@ def test_the_signs_of_a_node(run: Path) -> None:
     ]
 
 
+def test_that_ranks_are_alive_is_reported_again(run: Path) -> None:
+    """Else nobody could tell a watch that was killed from one that sees no change."""
+    watch = Watch(Files(str(run), "1", str(run / "beats")), [2], 1000.0, 0.0)
+    log = run / "logs/rank2.log"
+    reported = []
+    for second in range(100, 1000, 100):
+        log.write_text(f"{log.read_text() if log.exists() else ''}step\n")
+        if watch.look(float(second)):
+            reported.append(watch.report()["looked"])
+    assert reported == [100.0, 400.0, 700.0]
+    assert [watch.look(second) for second in (1800.0, 3000.0, 4000.0)] == [True, True, False], "once that it is quiet"
+
+
 def test_a_log_that_ranks_share(run: Path) -> None:
     (run / "logs/node1.log").write_text("[2] two\n[3] three\n[2] \n[2] more\n")
     files = Files(str(run), "1", str(run / "beats"))
