@@ -17,7 +17,7 @@ from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_state import last_metrics
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import CodeCopy, DataCopy, Expectation, LaunchPlan, Mount, Preflight
-from ctrain_runtime.run import logs
+from ctrain_runtime.run import logs, profiles
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
@@ -170,6 +170,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
     if ended and ended.ending in EARLY and has_checkpoint(plan):
         lines.append(f"checkpoint kept; resume with: --resume {plan.run_directory}")
     lines += world_view.closing(plan, conclusion.record)
+    lines += filter(None, [profiles.note(plan)])
     if estimate and measured:
         lines.append(_compared(estimate, measured))
     if conclusion.record.doubtful:

@@ -60,4 +60,6 @@ def errors_of(library: str) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise CtrainError(f"{library}: {one_line(lines[0])}", "Check the address and your login, then retry") from error
+        raise CtrainError(
+            f"{library}: {one_line(lines[0]).rstrip('.')}", "Check the address and your login, then retry"
+        ) from error

@@ -12,11 +12,11 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_duration, format_seconds, format_size, pluralize, significant
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.plan.profile import PROFILE
 from ctrain_runtime.report import comparison
 from ctrain_runtime.report.comparison import Scale
 from ctrain_runtime.report.series import Point
 from ctrain_runtime.report.subject import Subject
+from ctrain_runtime.run import profiles
 from ctrain_runtime.run.record import iso
 from ctrain_runtime.store.manifest import read_manifest
 
@@ -89,10 +89,8 @@ def spread(each: Sequence[Point]) -> str:
 def notes_on_missing(subject: Subject) -> list[str]:
     """What of metrics.jsonl is not shown, and whether a profile is missing."""
     metrics, notes = subject.metrics, []
-    if PROFILE in subject.run.plan.environment.variables and not subject.profiles:
-        notes.append(
-            f"{subject.name} has no profile: its program has not shown so many steps by beat(), or see its log"
-        )
+    if profiles.are_wanted(subject.run.plan) and not subject.profiles:
+        notes.append(f"{subject.name} has {profiles.MISSING}")
     if not metrics.records:
         notes.append(f"{subject.name} has no metrics: its program wrote none to metrics.jsonl")
     if metrics.ignored:

@@ -94,7 +94,7 @@ def test_what_cannot_be_exported(tmp_path: Path, client: type[Client], monkeypat
         mlflow.export(subject.run.path, subject.record, "")
 
     def refuse(*_: Any) -> None:
-        raise ValueError("no such \x1b[2Jserver\nfurther lines")
+        raise ValueError("no such \x1b[2Jserver.\nfurther lines")
 
     monkeypatch.setattr(client, "get_experiment_by_name", refuse)
     with pytest.raises(CtrainError, match=r"^mlflow: no such  \[2Jserver\. Check the address"):
