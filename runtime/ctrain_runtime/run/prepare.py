@@ -180,7 +180,7 @@ def _resources_of_file(planned: job.Job, options: Options, numbers: str) -> str:
     own = {key: getattr(planned.resources, key) for key in keys if getattr(options, key) is None}
     given = [f"{key}: {value}" for key, value in own.items() if value != getattr(job.Resources(), key)]
     origin = f"{planned.file}: resources: {', '.join(given)}" if planned.file else numbers
-    return f" ({origin})" if given else ""
+    return f" ({origin})" if given and origin else ""
 
 
 def _plan(

@@ -113,6 +113,15 @@ def test_losses_that_cannot_be_compared(bench: Bench) -> None:
     assert "losses cannot be compared" in error
 
 
+def test_layout_of_the_run_that_this_machine_cannot_have(bench: Bench) -> None:
+    plan = json.loads((bench.one / "plan.json").read_text())
+    plan["plan"]["size"]["gpus_per_node"] = 4
+    (bench.one / "plan.json").write_text(json.dumps(plan))
+    code, _, error = replay(bench)
+    assert (code, "4 requested. Largest that fits: --gpus-per-node 0" in error) == (74, True)
+    assert list(differing(replay(bench, "--dry-run", "--gpus-per-node", "0")[1])) == ["GPUs per node"]
+
+
 def test_the_code_of_the_program_passes_through(bench: Bench) -> None:
     (bench.one / "code/train.sh").write_text("exit 7\n")
     assert replay(bench, "--strict")[0] == 7
@@ -124,6 +133,7 @@ def test_the_code_of_the_program_passes_through(bench: Bench) -> None:
         (("--tolerance", "nan"), 64, "--tolerance must be a number of at least 0"),
         (("--set", "sed=2"), 64, "the run has no parameter 'sed'"),
         (("--data", "elsewhere"), 71, "elsewhere"),
+        (("--image", "nowhere"), 68, "nowhere"),
         (("--env", "SECRET"), 64, "--env SECRET: not set in this shell"),
     ],
 )
@@ -183,3 +193,39 @@ def test_a_command_whose_code_is_not_copied(bench: Bench) -> None:
     (folder / "train.sh").write_text("exit 0\n")
     out = ended(bench.ctrain("replay", "live", *where))[1].splitlines()
     assert list(differing(out)) == ["uncommitted train.sh"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--nodes", "2", "--ranks-per-node", "2", "--mount", "{folder}:/mine:ro", "--mount", "{folder}/data"),
+        ("--independent", "--ranks-per-node", "2", "--env", "LINES=a\nb", "--env", "HOME_OF=$HOME"),
+        (
+            "--launcher",
+            "torchrun",
+            "--ranks-per-node",
+            "2",
+            "--restarts",
+            "1",
+            "--hang-after",
+            "90s",
+            "--on-hang",
+            "stop",
+        ),
+        ("--launcher", "node", "--preflight", "off"),
+    ],
+)
+def test_the_plan_of_a_replay_is_that_of_the_run(bench: Bench, options: tuple[str, ...]) -> None:
+    options = tuple(text.format(folder=bench.folder) for text in options)
+    where = ("--site", "local", "--runs", str(bench.runs))
+    words = ("--image", str(bench.image), *options, "--name", "same", "./job", "--", "more words")
+    first = ended(bench.ctrain("run", *where, *words))
+    again = ended(bench.ctrain("replay", "same", *where, "--name", "again"))
+    assert again[0] == first[0], again
+    assert again[1].splitlines()[0] == "nothing differs from run same", again[1]
+    one, other = (json.loads((bench.runs / name / "plan.json").read_text())["plan"] for name in ("same", "again"))
+    assert other["mounts"]["code"].pop("source") == str(bench.runs / "same/code")
+    assert one["mounts"]["code"].pop("source") == ""
+    for each in (one, other):
+        del each["environment"]["origins"]
+    assert json.loads(json.dumps(other).replace("again", "same")) == one
