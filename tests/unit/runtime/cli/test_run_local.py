@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from ctrain_runtime.store.manifest import read_manifest
 from samples.estimates import TRAINING
 from samples.layers import write_layer
 from samples.runs import Bench, ended, wait_for
+
+PROFILER = """
+class Profiler:
+    def start(self): pass
+    stop = start
+    def output_text(self, unicode, color): return "80% train"
+    def output_html(self): return "<html>"
+"""
 
 
 @pytest.fixture
@@ -54,6 +63,19 @@ def test_the_plan_of_a_dry_run_is_the_plan_of_the_run(bench: Bench) -> None:
     assert json.loads(out) == json.loads((bench.runs / "one/plan.json").read_text(encoding="utf-8"))
     for name, text in json.loads(out)["scripts"].items():
         assert (bench.runs / "one" / name).read_text(encoding="utf-8") == text
+
+
+def test_the_rank_that_is_chosen_is_profiled_by_its_heartbeats(bench: Bench) -> None:
+    (bench.folder / "pyinstrument.py").write_text(PROFILER)
+    text = "import os, sys; sys.path += [os.environ['CTRAIN_RUN_DIR'] + '/python', os.environ['HERE']]\n"
+    program = ("--", sys.executable, "-c", text + "from ctrain_program import beat\nfor n in range(9): beat(n)")
+    chosen = ("--profile", "pyinstrument", "--profile-ranks", "1", "--profile-steps", "2-3")
+    size = ("--ranks-per-node", "2", "--launcher", "env", "--env", f"HERE={bench.folder}")
+    code, out, error = ended(bench.run(*size, *chosen, *program))
+    assert (code, error) == (0, "")
+    folder = bench.runs / "one/profiles"
+    assert out.splitlines()[-2] == f"profiles: {folder}; what took longest: ctrain report one"
+    assert sorted(path.name for path in folder.iterdir()) == ["rank1.html", "rank1.txt"]
 
 
 def test_a_failing_program_is_named_below_its_last_words(bench: Bench) -> None:
