@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -131,13 +133,25 @@ def _read(path: str, most: int = TAIL_BYTES) -> str:
 
 
 class Process(NamedTuple):
-    """A Python of a rank that stacks.py has prepared, with the file in memory to which it writes its stacks."""
+    """A process of a rank; if it is a Python that stacks.py has prepared, with the file in memory for its stacks."""
 
     pid: int
     rank: int
     file: str  # below /proc
     begun: int  # clock ticks since the boot
     words: str
+
+
+def as_faulthandler(threads: List[Dict[str, Any]]) -> str:
+    """Stacks as py-spy writes them in JSON, in the format of faulthandler, whose last thread is the main one."""
+    lines = []  # type: List[str]
+    for thread in sorted(threads, key=lambda one: one["thread_name"] == "MainThread"):
+        lines.append(f"Thread {thread['thread_id']} (most recent call first):")
+        lines += [
+            f'  File "{frame["filename"]}", line {frame["line"]} in {frame["name"]}' for frame in thread["frames"]
+        ]
+        lines.append("")
+    return "\n".join(lines)
 
 
 class Stacks:
@@ -158,6 +172,7 @@ class Stacks:
         for one, before in sorted(asked, key=lambda pair: pair[0].begun):
             text = self._answer(one, before, deadline)
             stacks[one.rank] = stacks.get(one.rank, "") + f"--- process {one.pid}: {one.words}\n{text}\n"
+        stacks.update(self._spied([rank for rank in ranks if rank not in stacks]))
         for rank, text in stacks.items():
             path = f"{self._run}/stacks/rank{rank}.txt"
             with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
@@ -174,18 +189,52 @@ class Stacks:
                     return _read(one.file, size - before)
         return f"no answer (state {self._state(one.pid)[:1]})"
 
+    def _spied(self, ranks: List[int]) -> Dict[int, str]:
+        """Of ranks without a prepared Python, by py-spy, if the node has it and it may; of the first Python of each."""
+        program, stacks = shutil.which("py-spy"), {}  # type: Tuple[Optional[str], Dict[int, str]]
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for one in sorted(self._processes(ranks) if program and ranks else (), key=lambda one: one.begun):
+            if one.rank not in stacks and self._is_python(one.pid):
+                # --nonblocking: the program is not stopped while it is read
+                command = [str(program), "dump", "--nonblocking", "--json", "--pid", str(one.pid)]
+                left = max(0.1, deadline - time.monotonic())
+                with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+                    done = subprocess.run(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        timeout=left,
+                        check=True,
+                    )
+                    text = as_faulthandler(json.loads(done.stdout.decode("utf-8", "replace")))
+                    stacks[one.rank] = f"--- process {one.pid}: {one.words}\n{text}\n"
+        return stacks
+
+    def _is_python(self, pid: int) -> bool:
+        try:
+            return os.path.basename(os.readlink(f"{self._proc}/{pid}/exe")).startswith("python")
+        except OSError:
+            return False
+
     def _find(self, ranks: List[int]) -> Iterator[Process]:
+        """Those that are prepared."""
+        for one in self._processes(ranks):
+            file = self._file(one.pid)
+            if file:
+                yield one._replace(file=file)
+
+    def _processes(self, ranks: List[int]) -> Iterator[Process]:
         for name in os.listdir(self._proc):
             if name.isdigit():
                 environment = _read(f"{self._proc}/{name}/environ", 1 << 20).split("\0")
                 if f"CTRAIN_RUN_DIR={self._run}" in environment:
                     beat = next((text for text in environment if text.startswith("CTRAIN_HEARTBEAT=")), "")
                     rank = beat.rpartition("/")[2]
-                    file = self._file(int(name)) if rank.isdigit() and int(rank) in ranks else ""
-                    if file:
+                    if rank.isdigit() and int(rank) in ranks:
                         words = _read(f"{self._proc}/{name}/cmdline").replace("\0", " ").strip()[:LINE_LENGTH]
                         begun = (self._state(int(name)).split() + ["0"] * 20)[19]
-                        yield Process(int(name), int(rank), file, int(begun), words)
+                        yield Process(int(name), int(rank), "", int(begun), words)
 
     def _file(self, pid: int) -> str:
         """Where a process writes its stacks; "" if it does not catch the signal, or has closed the file."""

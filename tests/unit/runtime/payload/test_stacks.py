@@ -94,6 +94,43 @@ def test_a_process_that_is_stopped_does_not_answer(programs: Programs, monkeypat
     assert find_place(text) == Place("", waits=False)
 
 
+SPY = """#!/usr/bin/env python3
+import json, sys
+assert sys.argv[1:4] == ["dump", "--nonblocking", "--json"], sys.argv
+frames = [("sleep", "/usr/lib/python3.12/x.py", 3), ("load", "/job/data.py", 7)]
+shown = [{"name": name, "filename": file, "line": line} for name, file, line in frames]
+threads = [{"thread_id": 1, "thread_name": "MainThread", "frames": shown},
+           {"thread_id": 2, "thread_name": None, "frames": []}]
+print(json.dumps(threads))
+"""
+
+
+@pytest.mark.parametrize(
+    ("spy", "place"),
+    [
+        (SPY, "data.py:7 in load"),
+        ("#!/bin/sh\nexit 1\n", ""),  # it may not
+        ("#!/bin/sh\nexec sleep 600\n", ""),
+        ("#!/bin/sh\necho '[{}]'\n", ""),  # of another version
+    ],
+)
+def test_py_spy_tells_of_a_python_that_is_not_prepared(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, spy: str, place: str
+) -> None:
+    monkeypatch.setattr(watch, "ANSWER_SECONDS", 5.0 if place else 0.5)
+    (programs.folder / "bin").mkdir()
+    (programs.folder / "bin/py-spy").write_text(spy)
+    (programs.folder / "bin/py-spy").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs.folder}/bin:{os.environ['PATH']}")
+    program = programs.start(0, sys.executable, "-I", f"{programs.folder}/waits.py")
+    programs.start(1, "bash", "-c", 'touch "$0"; read -r <> <(:)')
+    stacks = Stacks(str(programs.folder)).take([0, 1])
+    assert [find_place(text).line for text in stacks.values()] == ([place] if place else [])
+    assert program.poll() is None
+    if place:
+        assert f"process {program.pid}: " in (programs.folder / "stacks/rank0.txt").read_text()
+
+
 @pytest.mark.parametrize(("text", "printed"), [("print('of the image')", "of the image\n"), ("", "")])
 def test_the_images_own_sitecustomize_runs(programs: Programs, text: str, printed: str) -> None:
     own = programs.folder / "own"
