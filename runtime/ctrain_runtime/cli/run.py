@@ -90,4 +90,6 @@ def finish(run: Run, conclusion: Conclusion, terminal: Terminal, *, as_json: boo
         print_line(json.dumps(dataclasses.asdict(conclusion.record), indent=2))
     else:
         terminal.show(run_view.ending(run.plan, conclusion, terminal.step or 0, terminal.last_output))
+        if terminal.is_terminal:
+            terminal.show(f"look at it: ctrain report {run.plan.run}")
     return conclusion.record.exit.code if conclusion.record.exit else 1

@@ -50,6 +50,11 @@ class Terminal:
         self._pace = Pace()
 
     @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks, and no script."""
+        return self._out.is_terminal()
+
+    @property
     def step(self) -> Optional[int]:
         """The last step that metrics.jsonl reported."""
         return self._pace.step

@@ -55,6 +55,7 @@ def test_the_view_moves_below_the_output_and_ctrl_c_leaves_the_terminal_in_order
     assert attached.end() == 129
     running.type("\x03")
     before += "3/9  loss 2.50" + running.wait_for("run directory: ")
+    running.wait_for("look at it: ctrain report one")
     running.end()
     lines = shown(re.sub(r"\x1b\[[0-9;?]*m", "", before), 40)
     assert not [line for line in lines if line.startswith(("one  running", "3/9", "1 of 1 up"))], lines
