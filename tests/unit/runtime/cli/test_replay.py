@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.store.store import LAYOUT_VERSION, STORE_MARKER
 from samples.plans import a_manifest
 from samples.runs import Bench, ended
 from samples.sample_images import write_image
@@ -111,6 +112,18 @@ def test_losses_that_cannot_be_compared(bench: Bench) -> None:
     assert code == 86
     assert "losses cannot be compared" in out[-2]
     assert "losses cannot be compared" in error
+
+
+def test_an_image_that_was_moved_is_looked_for_by_its_digest(bench: Bench) -> None:
+    store = bench.folder / "store"
+    store.mkdir()
+    (store / STORE_MARKER).write_text(json.dumps({"layout": LAYOUT_VERSION}))
+    for path in (bench.image, bench.image.with_suffix(".json")):
+        path.rename(store / path.name)
+    code, out, error = replay(bench, "--dry-run", "--store", str(store))
+    assert (code, error) == (0, "")
+    assert differing(out) == {}
+    assert any(str(store / bench.image.name) in line for line in out)
 
 
 def test_layout_of_the_run_that_this_machine_cannot_have(bench: Bench) -> None:
