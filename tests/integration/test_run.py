@@ -190,7 +190,8 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         ".local/lib/python3.11/site-packages/torch.py", "raise SystemExit('the torch of ~/.local was imported')"
     )
     cluster.write("secret.py", "value = 1")
-    program = "import os, torch; print(sorted(os.environ), os.listdir(os.environ['HOME']))"
+    own = "os.environ.pop('PYTHONPATH')"
+    program = f"import os, torch; print({own}, sorted(os.environ), sorted(os.listdir(os.environ['HOME'])))"
     run = ["ctrain", "run", "--image", "pytorch-cpu", "--ranks-per-node", "1", "--launcher", "env", "--name", "clean"]
     run += ["--", "python", "-c"]
     try:
@@ -199,8 +200,9 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         subprocess.run(["rm", "-rf", str(cluster.home / ".local")], check=True)
     assert done.returncode == 0, done.stdout + done.stderr
     seen = (cluster.home / "ctrain-runs" / "clean" / "logs" / "rank0.log").read_text()
-    assert not any(name in seen for name in ("PYTHONPATH", "LD_PRELOAD", "CONDA_PREFIX", "CTRAIN_STORE"))
-    assert "'RANK'" in seen and "'SLURM_JOB_ID'" in seen and seen.rstrip().endswith("[]")
+    assert not any(name in seen for name in ("/nonexistent", "LD_PRELOAD", "CONDA_PREFIX", "CTRAIN_STORE"))
+    assert seen.startswith("/home/ctrain/.startup [")  # by which hanging Pythons are asked for their stacks
+    assert "'RANK'" in seen and "'SLURM_JOB_ID'" in seen and seen.rstrip().endswith("['.heartbeat', '.startup']")
 
 
 def test_gpus_come_in_the_order_of_the_site(cluster: Cluster) -> None:
