@@ -348,10 +348,11 @@ case ${0##*/} in
   sinfo) cat "$here/states" ;;
   srun)
     echo "$*" >>"$here/srun.calls"
-    tasks=1 nodes=(gpu1 gpu2 gpu3)
+    tasks=1 nodes=(gpu1 gpu2 gpu3) kills=yes
     until [ "$1" = /bin/bash ]; do
       case $1 in
         --ntasks=*) tasks=${1#*=} ;;
+        --kill-on-bad-exit=0) kills='' ;;
         --nodelist=*) IFS=, read -r -a nodes <<<"${1#*=}" ;;
         --exclude=*) for name in ${1#*=}; do [ "${nodes[0]}" != "$name" ] || nodes=("${nodes[@]:1}"); done ;;
       esac
@@ -361,7 +362,7 @@ case ${0##*/} in
     for ((task = 0; task < tasks; task++)); do
       SLURMD_NODENAME=${nodes[task]} SLURM_PROCID=$task SLURM_LOCALID=0 SLURM_NODEID=$task "$@" &
     done
-    wait -n || { code=$?; kill $(jobs -p); wait; exit "$code"; }
+    wait -n || { code=$?; [ -z "$kills" ] || kill $(jobs -p); wait; exit "$code"; }
     wait
     ;;
 esac
