@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,6 +19,7 @@ from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime.base import command, config
+from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import (
@@ -196,8 +195,8 @@ def inspect_labels(container: Container, image: Path) -> dict[str, str]:
 def _tools(container: Container) -> dict[str, str]:
     """The versions of what made the image."""
     tools = {container.engine.name: container.engine.version}
-    with contextlib.suppress(PackageNotFoundError):  # run from a checkout, not installed
-        tools["ctrain"] = version("ctrain")
+    if own := ctrain_version():
+        tools["ctrain"] = own
     banner = command.run(["mksquashfs", "-version"], check=False).stdout
     number = re.search(r"version (\S+)", banner)
     return {**tools, "mksquashfs": number[1]} if number else tools

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Optional
 
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts, stored_layer
 from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
+from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.errors import ConfigError, ImageUnusable, UsageError
 from ctrain_runtime.registry.client import PULL, PUSH, Reference, RegistryClient, parse
 
@@ -71,15 +71,9 @@ def upload(client: RegistryClient, layer: StoredLayer, read: ReadAt, done: Calla
         what = f"layer {layer.definition} in the cache is damaged: it has the digest {sent}, not {layer.digest}"
         raise ImageUnusable(what, f"Build it again: --rebuild={layer.definition}")
     config = artifacts.put_small(client, ref, b"{}")
-    artifacts.put_manifest(client, ref, stored_layer.artifact(layer, config, _version()))
+    artifacts.put_manifest(client, ref, stored_layer.artifact(layer, config, ctrain_version()))
     return UPLOADED
 
 
 def _reference(origin: str, key: str) -> Reference:
     return parse(f"{origin[len(SCHEME) :]}:{key}")
-
-
-def _version() -> str:
-    with contextlib.suppress(PackageNotFoundError):  # run from a checkout, not installed
-        return version("ctrain")
-    return ""

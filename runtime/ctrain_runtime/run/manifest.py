@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ctrain_runtime.base import config, run_files
 from ctrain_runtime.base.digest import file_digest
+from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
 
@@ -41,14 +42,12 @@ class Manifest:
 
 def make(plan: LaunchPlan) -> Manifest:
     """The manifest of a run whose code is copied. What cannot be listed is said to be unknown."""
-    from importlib.metadata import version  # start-up is measured
-
     code = code_digests(Path(plan.run_directory) / run_files.CODE)
     try:
         data, unknown = data_files(Path(plan.mounts.data)) if plan.mounts.data else {}, ""
     except (OSError, TooLarge) as error:
         data, unknown = {}, str(error)
-    return Manifest(version("ctrain"), code, data, unknown)
+    return Manifest(ctrain_version(), code, data, unknown)
 
 
 def load(run: Path) -> Manifest:

@@ -35,7 +35,7 @@ end_beside() { # PID: of a process that this script has started; it may have end
   local parent=''
   [ -n "$1" ] || return 0
   read -r _ _ _ parent _ <"/proc/$1/stat"
-  [ "$parent" != "$$" ] || kill "$1"
+  [ "$parent" != "$$" ] || { kill "$1" && wait "$1"; } # until it has ended, it may hold the home
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
