@@ -35,7 +35,8 @@ end_beside() { # PID: of a process that this script has started; it may have end
   local parent=''
   [ -n "$1" ] || return 0
   read -r _ _ _ parent _ <"/proc/$1/stat"
-  [ "$parent" != "$$" ] || { kill "$1" && wait "$1"; } # until it has ended, it may hold the home
+  # SIGTERM may be ignored where the script ignores it. Until it has ended, it may hold the home.
+  [ "$parent" != "$$" ] || { kill -KILL "$1" && wait "$1"; }
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
