@@ -35,8 +35,13 @@ end_beside() { # PID: of a process that this script has started; it may have end
   local parent=''
   [ -n "$1" ] || return 0
   read -r _ _ _ parent _ <"/proc/$1/stat"
-  # SIGTERM may be ignored where the script ignores it. Until it has ended, it may hold the home.
-  [ "$parent" != "$$" ] || { kill -KILL "$1" && wait "$1"; }
+  [ "$parent" = "$$" ] || return 0
+  disown "$1"     # bash would tell of its end
+  kill -KILL "$1" # it may have inherited that SIGTERM is ignored
+  for _ in {1..40}; do
+    kill -0 "$1" || return 0 # until then it may hold the home
+    sleep 0.05
+  done
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
