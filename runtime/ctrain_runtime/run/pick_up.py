@@ -72,7 +72,7 @@ def current_status(run: Run) -> Status:
     code = events.end_code(job)
     if code == 0 and is_undisturbed(run):
         return Status("ended")
-    status = requeues.status(job, run.scheduler.status(run.job_id, run.plan))
+    status = requeues.ask(run)
     if code is not None and status.phase != "unknown":  # else only its own cluster knows why
         return status if status.phase == "ended" else Status("ended")
     return status

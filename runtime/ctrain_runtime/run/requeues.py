@@ -34,6 +34,14 @@ def followed(run: Run) -> Run:
     return with_job(run, named[-1]) if named and run.job_id and named[-1] != run.job_id else run
 
 
+def ask(run: Run) -> Status:
+    """The scheduler's answer on the run's newest job. Meanwhile that job may have been queued again under another
+    number: then its end is not the run's."""
+    run = followed(run)
+    answer = run.scheduler.status(run.job_id, run.plan)
+    return status(events.read_job_events(run.path), answer) if followed(run) == run else Status("waiting")
+
+
 def status(job: list[Event], answer: Status) -> Status:
     """The scheduler's answer. A job that is to be queued again may still be ending: it does not run any more."""
     why = cause(job)

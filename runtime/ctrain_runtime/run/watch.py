@@ -152,7 +152,7 @@ class _Watcher:
             self._starts = starts
             self._see(Status("running"))
         elif self._ask.due(now):
-            self._see(requeues.status(job, self._run.scheduler.status(self._run.job_id, self._run.plan)))
+            self._see(requeues.ask(self._run))
         if self.status.phase == "ended" and shared_files.has_caches(self._run.path):
             shared_files.renew((self._first_log,))
         if self.status.phase != "waiting":

@@ -143,3 +143,17 @@ def test_the_job_of_an_old_record_without_events(run: Run) -> None:
     assert requeues.jobs(run.record, [], run.scheduler) == (
         Attempt("7", "job 7", run.record.attempts[0].submitted, cluster=run.plan.placement.cluster),
     )
+
+
+def test_the_end_of_a_job_that_has_been_queued_again_meanwhile_is_not_that_of_the_run(tmp_path: Path) -> None:
+    """PBS gives the next job another number, and that job may come between two looks of a watch."""
+
+    class Late(StandIn):
+        def status(self, *_: Any) -> Status:
+            write_events(run.path, {"what": "queued", "stage": "run", "time": 111.0, "job": "8"})
+            return COMPLETED
+
+    run = submitted(tmp_path / "run", Late(COMPLETED), ranks_per_node=1, nodes=1, retries=3)
+    write_job(run, 0, 143, TERMINATED, REQUEUED)
+    assert requeues.ask(run) == Status("waiting")
+    assert requeues.followed(run).job_id == "8"
