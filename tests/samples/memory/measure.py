@@ -7,6 +7,7 @@ Needs torch, and no GPU. What is counted are the bytes of all tensors, not what 
 keep what it frees.
 """
 
+# ruff: noqa: E402  # the paths of the examples come before the imports
 from __future__ import annotations
 
 import csv
@@ -18,14 +19,14 @@ from typing import Any, NamedTuple
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path[:0] = [str(EXAMPLES / "gpt"), str(EXAMPLES / "common")]
 
-import strategies  # noqa: E402  # from here on, the paths above count
-import torch  # noqa: E402
-from config import Config  # noqa: E402
-from example import World  # noqa: E402
-from gpt_model import GPT  # noqa: E402
-from torch._subclasses import FakeTensorMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_iter  # noqa: E402
+import strategies
+import torch
+from config import Config
+from example import World
+from gpt_model import GPT
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 
 class Case(NamedTuple):

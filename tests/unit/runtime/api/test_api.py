@@ -56,7 +56,7 @@ def execute(bench: Bench, text: str) -> str:
     """The output of a program."""
     argv = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", text]
     settings = {"cwd": bench.folder, "env": bench.environment, "timeout": DEADLINE_SECONDS}
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]  # of a dict
     assert result.returncode == 0, result.stderr
     return str(result.stdout)
 

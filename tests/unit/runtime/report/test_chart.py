@@ -8,7 +8,7 @@ from ctrain_runtime.report.chart import HEIGHT, LEFT, TOP, WIDTH, Line, chart, n
 
 
 def drawn(*parts: tuple[tuple[float, float], ...], names: str = "a") -> ET.Element:
-    return ET.fromstring(chart("loss", [Line(name, parts, number) for number, name in enumerate(names)]))  # noqa: S314
+    return ET.fromstring(chart("loss", [Line(name, parts, number) for number, name in enumerate(names)]))  # noqa: S314  # ours
 
 
 @pytest.mark.parametrize(
