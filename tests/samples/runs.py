@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory, record
-from ctrain_runtime.run.submit import Run, with_job
+from ctrain_runtime.run.submit import SUBMITTING, Run, with_job
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from samples import pbs_stand_in
 from samples.plans import a_launch, a_manifest, a_plan
@@ -104,10 +106,18 @@ class StandIn:
         return self.starved
 
 
+def created(launch: Launch) -> Path:
+    """The directory of a run as its submission leaves it, without a record."""
+    path = directory.create(launch)
+    directory.write_plan(launch)
+    (path / run_files.SUBMIT_LOCK).write_bytes(SUBMITTING)
+    return path
+
+
 def submitted(path: Path, scheduler: Any, **parts: Any) -> Run:
     """A run in `path` whose job is number 7, of a plan of these parts."""
     launch = a_launch(a_plan(run_directory=path, **parts))
-    directory.create(launch)
+    created(launch)
     run = Run(launch.plan, record.begin(launch.plan), scheduler)
     record.save(run.record)
     return with_job(run, "7")

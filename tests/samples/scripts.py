@@ -12,9 +12,9 @@ from typing import Any
 from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.run import directory
 from samples.plans import LOCAL, a_job, a_launch, a_manifest, a_plan, an_image, some_facts
 from samples.programs import SYSTEM, install
+from samples.runs import created
 
 NO_LAYERS = an_image(layers=a_manifest().layers[:1])
 WAIT_SECONDS = 120  # after which a test has failed: the machine may be busy
@@ -71,7 +71,7 @@ class Scripts:
         return a_plan(**{**defaults, **parts})
 
     def create(self, plan: LaunchPlan) -> Path:
-        return directory.create(a_launch(plan))
+        return created(a_launch(plan))
 
     def start(self, script: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a script of the run as a scheduler does; what it prints goes to job.log."""

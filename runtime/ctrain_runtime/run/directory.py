@@ -79,8 +79,8 @@ def release(plan: LaunchPlan) -> None:
 
 
 def create(launch: Launch) -> Path:
-    """Create the directory of `launch`, or take the one that is reserved for it, with its plan and scripts. Raises
-    CtrainError, leaving nothing."""
+    """Create the directory of `launch`, or take the one that is reserved for it, with all that it needs but its plan.
+    Raises CtrainError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         if not reserve(launch.plan) and any(path.iterdir()):
@@ -92,6 +92,15 @@ def create(launch: Launch) -> Path:
     except OSError as error:
         raise discard(path, error) from error
     return path
+
+
+def write_plan(launch: Launch) -> None:
+    """Make a run of the directory of `launch`: others see it from here on. Raises CtrainError, leaving nothing."""
+    path = Path(launch.plan.run_directory)
+    try:
+        write_json(path / run_files.PLAN, as_data(launch))
+    except OSError as error:
+        raise discard(path, error) from error
 
 
 def discard(path: Path, error: OSError) -> CtrainError:
@@ -120,8 +129,8 @@ def _fill(path: Path, launch: Launch) -> None:
     collectives = path / run_files.COLLECTIVES
     if any(Path(value).parent == collectives for value in launch.plan.environment.variables.values()):
         collectives.mkdir()
-    if not launch.plan.program.interactive:  # with a plan, it is a run
-        write_json(path / run_files.PLAN, as_data(launch))
+    if not launch.plan.program.interactive:
+        (path / run_files.SUBMIT_LOCK).touch(mode=0o600)  # first: what copies code knows it by that, and leaves it out
         shared_files.create(path, launch.plan)
     if launch.plan.mounts.code:
         code_copy.copy(launch.plan.mounts.code, path)

@@ -44,6 +44,10 @@ def pick_up(path: Path) -> Run:
         job_id = _lost_job(run)
     except SchedulerError as error:
         return dataclasses.replace(run, unknown=str(error))
+    if job_id is None:
+        certain = f"{SUBMISSION_SECONDS // 60} minutes after the submission that is certain"
+        note = f"the scheduler knows no job of this run; {certain}. Retry later"
+        return dataclasses.replace(run, unknown=note)
     return with_job(run, job_id) if job_id else run
 
 
@@ -66,7 +70,7 @@ def _concluded(concluded: Record) -> Status:
 def current_status(run: Run) -> Status:
     """The state of a run that is not concluded."""
     if not run.job_id:
-        return _status_without_job(run)
+        return Status("unknown", note=run.unknown) if run.unknown else Status("ended", outcome=Outcome.NEVER_STARTED)
     run = requeues.followed(run)
     job = events.read_job_events(run.path)
     code = events.end_code(job)
@@ -76,17 +80,6 @@ def current_status(run: Run) -> Status:
     if code is not None and status.phase != "unknown":  # else only its own cluster knows why
         return status if status.phase == "ended" else Status("ended")
     return status
-
-
-def _status_without_job(run: Run) -> Status:
-    """A submission whose answer was lost may be accepted later, by a scheduler that is busy or starts anew."""
-    if run.unknown:
-        return Status("unknown", note=run.unknown)
-    age = time.time() - datetime.fromisoformat(run.record.created).timestamp()
-    if run.plan.placement.partition and not run.plan.placement.allocation and age < SUBMISSION_SECONDS:
-        certain = f"{SUBMISSION_SECONDS // 60} minutes after the submission that is certain"
-        return Status("unknown", note=f"the scheduler knows no job of this run; {certain}. Retry later")
-    return Status("ended", outcome=Outcome.NEVER_STARTED)
 
 
 def require_known(status: Status) -> None:
@@ -177,11 +170,20 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _lost_job(run: Run) -> str:
-    """The id of a job whose submitter was killed before it recorded the id; "" if none was submitted."""
+def _lost_job(run: Run) -> Optional[str]:
+    """The id of a job whose submitter was killed before it recorded the id; "" if none was submitted, None if one may
+    have been."""
     try:
-        with submission_lock(run.path):  # sbatch may still be running
+        with submission_lock(run.path) as descriptor:  # sbatch may still be running
+            if not os.fstat(descriptor).st_size:
+                return ""
             recorded = events.job_id(events.read_job_events(run.path))
-            return recorded or run.scheduler.find(run.plan) or ""
+            return recorded or run.scheduler.find(run.plan) or (None if _may_be_accepted(run) else "")
     except OSError as error:
         raise CtrainError(f"cannot read {run.path}: {error.strerror}") from error
+
+
+def _may_be_accepted(run: Run) -> bool:
+    """Whether a submission without an answer may still be: by a scheduler that is busy or starts anew."""
+    age = time.time() - datetime.fromisoformat(run.record.created).timestamp()
+    return bool(run.plan.placement.partition) and not run.plan.placement.allocation and age < SUBMISSION_SECONDS

@@ -21,6 +21,8 @@ from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.store import lease
 
+SUBMITTING = b"submitting\n"  # in the file of the lock: from here on there may be a job
+
 
 @dataclass(frozen=True)
 class Run:
@@ -68,9 +70,11 @@ def submit(launch: Launch) -> Run:
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
-    lease.acquire(plan.image.lease, plan.run_directory)
     try:
         with submission_lock(path) as descriptor:
+            directory.write_plan(launch)  # whoever sees the run now waits for the lock
+            lease.acquire(plan.image.lease, plan.run_directory)
+            os.write(descriptor, SUBMITTING)
             job_id = scheduler.submit(launch, (descriptor,))
             run = with_job(Run(plan, begun, scheduler), job_id)
     except UnansweredSubmission:

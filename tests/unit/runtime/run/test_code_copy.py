@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> Path:
         ".env",
     ):
         (project / name).write_text(name)
-    (project / "ctrain-runs/old/plan.json").write_text("{}")
+    (project / "ctrain-runs/old/.submit").touch()
     (project / "ctrain-runs/old/big").write_text("x")
     (project / "link").symlink_to("../beside")
     (project / ".ctrainignore").write_text("# what is no code\n/data/\nsrc/data\n*.log\n\n")
@@ -67,7 +67,7 @@ def test_code_is_copied_and_the_rest_stays_where_it_is(project: Path, tmp_path: 
 def test_a_run_below_its_job_has_a_place_in_the_copy_and_is_no_part_of_it(project: Path) -> None:
     run = project / "ctrain-runs/new"
     run.mkdir()
-    (run / "plan.json").touch()
+    (run / ".submit").touch()
     code_copy.copy(code_copy.survey(project), run)
     assert [path.name for path in (run / "code/ctrain-runs").iterdir()] == ["new"]
     assert list((run / "code/ctrain-runs/new").iterdir()) == []

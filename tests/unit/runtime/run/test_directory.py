@@ -13,6 +13,7 @@ from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullE
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory
 from samples.plans import a_launch, a_plan, a_site
+from samples.runs import created
 
 
 @pytest.fixture
@@ -49,8 +50,9 @@ def test_the_word_for_the_newest_run_is_no_name(tmp_path: Path) -> None:
 def test_create(launch: Launch) -> None:
     path = directory.create(launch)
     names = {entry.name for entry in path.iterdir()}
-    assert names == {"plan.json", "job.sh", "events.jsonl", "logs", "nodes", "checkpoint", "collectives"}
+    assert names == {".submit", "job.sh", "events.jsonl", "logs", "nodes", "checkpoint", "collectives"}
     assert (path / "job.sh").read_text(encoding="utf-8") == "echo 대전\n"
+    directory.write_plan(launch)
     assert json.loads((path / "plan.json").read_text()) == json.loads(json.dumps(directory.as_data(launch)))
 
 
@@ -68,7 +70,7 @@ def test_of_two_submissions_with_one_name_one_has_reserved_it(launch: Launch) ->
     assert path.stat().st_mode & 0o777 == 0o700
     assert directory.create(launch) == path
     directory.release(launch.plan)  # what has been filled stays
-    assert (path / "plan.json").exists()
+    assert (path / "job.sh").exists()
 
 
 def test_a_link_to_nowhere_is_an_error_and_no_name_that_was_taken(launch: Launch) -> None:
@@ -85,14 +87,14 @@ def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytes
 
     monkeypatch.setattr(directory, "write_json", full)
     with pytest.raises(DiskFullError, match="No space left on device"):
-        directory.create(launch)
+        created(launch)
     assert not Path(launch.plan.run_directory).exists()
 
 
 def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -> None:
     plan = a_plan(run_directory=tmp_path / "one", env=("WANDB_API_KEY=it's s3cret", "COLOUR=red"))
     launch = a_launch(plan)
-    path = directory.create(launch)
+    path = created(launch)
     assert path.stat().st_mode & 0o777 == 0o700
     assert "s3cret" in "".join(launch.scripts.values())  # what runs has the value
     shown = json.dumps(directory.as_data(launch))
@@ -115,7 +117,7 @@ def test_a_run_is_its_owners_alone_unless_the_site_shares_runs(tmp_path: Path) -
 
 def test_a_plan_reads_back(tmp_path: Path) -> None:
     launch = a_launch(a_plan(run_directory=tmp_path / "one"))
-    assert directory.load_launch(directory.create(launch)) == launch
+    assert directory.load_launch(created(launch)) == launch
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> N
 
 
 def test_a_plan_of_an_older_ctrain_reads_with_the_defaults_of_younger_keys(tmp_path: Path) -> None:
-    plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
+    plan = created(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
     data = json.loads(plan.read_text())
     del data["files"], data["plan"]["environment"]["library_paths"]
     plan.write_text(json.dumps(data))
@@ -140,7 +142,7 @@ def test_a_plan_of_an_older_ctrain_reads_with_the_defaults_of_younger_keys(tmp_p
 
 @pytest.mark.parametrize("schema", [99, "2", None, True])
 def test_a_plan_of_a_younger_ctrain_is_refused(tmp_path: Path, schema: object) -> None:
-    plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
+    plan = created(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
     plan.write_text(json.dumps({**json.loads(plan.read_text()), "schema": schema}))
     complaint = (
         rf"plan\.json has schema {schema!r}; this ctrain reads those up to 3. Use the ctrain that started the run"

@@ -13,8 +13,8 @@ import pytest
 
 from ctrain_runtime import schedulers
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
-from ctrain_runtime.run import directory, record
 from ctrain_runtime.run import pick_up as module
+from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import (
@@ -32,7 +32,7 @@ from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import a_launch, a_plan, some_facts
 from samples.programs import give_away
-from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+from samples.runs import StandIn, created, submitted, write_end, write_events, write_ranks
 
 NOBODY = 65534
 SIZE = {"nodes": 2, "ranks_per_node": 2}
@@ -256,7 +256,7 @@ def test_the_run_of_a_job_by_its_number(tmp_path: Path) -> None:
     jobs["three"] = ("host:41874:0", "process 41874")
     for name, (number, shown) in jobs.items():
         plan = a_plan(run_directory=tmp_path / name)
-        directory.create(a_launch(plan))
+        created(a_launch(plan))
         record.save(dataclasses.replace(record.begin(plan), attempts=(Attempt(number, shown, "2026-11-22T00:00:00"),)))
     (tmp_path / "broken/record.json").write_text("{")
     assert find_run("41873", tmp_path) == tmp_path / "one"

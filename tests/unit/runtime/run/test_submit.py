@@ -14,8 +14,10 @@ from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError, Un
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory, parent_directories, record
 from ctrain_runtime.run.ending import Ending
-from ctrain_runtime.run.pick_up import pick_up
+from ctrain_runtime.run.pick_up import list_runs, pick_up, refresh
 from ctrain_runtime.run.submit import submission_lock, submit
+from ctrain_runtime.schedulers.protocol import Outcome
+from ctrain_runtime.store import lease
 from samples.plans import a_launch, a_plan, some_facts
 from samples.runs import StandIn
 
@@ -147,3 +149,40 @@ def test_a_disk_that_becomes_full_then_does_not_lose_the_job(
     monkeypatch.setattr(directory, "write_json", second_is_full)
     assert submit(launch).job_id == "7"
     assert scheduler.calls == ["submit"]
+
+
+class Killed(BaseException):
+    """What ends a submission in its midst."""
+
+
+@pytest.mark.parametrize("where", ["directory.create", "record.save", "directory.write_plan"])
+def test_a_submission_that_is_killed_before_its_directory_is_whole_leaves_no_run(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(f"ctrain_runtime.run.{where}", kill)
+    with pytest.raises(Killed):
+        submit(launch)
+    assert list(list_runs(Path(launch.plan.run_directory).parent)) == []
+    assert scheduler.calls == []
+
+
+def test_a_submission_that_is_killed_before_it_asked_has_no_job(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is certain at once: nothing is looked up, and nothing may come later."""
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(lease, "acquire", kill)
+    with pytest.raises(Killed):
+        submit(launch)
+    scheduler.job = "of another run"
+    status, conclusion = refresh(pick_up(Path(launch.plan.run_directory)))
+    assert (status.phase, status.outcome) == ("ended", Outcome.NEVER_STARTED)
+    assert conclusion
+    assert conclusion.record.exit
+    assert conclusion.record.exit.reason == "the job was never submitted"
