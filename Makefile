@@ -16,7 +16,7 @@ UNIT_TESTS := tests/unit tests/property tests/golden
 PYTHON := python3
 SYSTEM := test-cluster test-images
 PARTS := $(SYSTEM) test-unit test-python39 test-check
-.PHONY: demo test system quick $(PARTS) quick-run check unit unit-python machine down clean
+.PHONY: demo test system quick $(PARTS) quick-run check docs unit unit-python machine down clean
 
 demo:
 	tests/cluster/demo
@@ -64,6 +64,15 @@ check: .venv
 	.venv/bin/mypy
 	.venv/bin/vermin --quiet --no-tips --eval-annotations --target=3.6- --violations $(OLD_PYTHON)
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
+
+# The documentation as a site, build/site/index.html: seconds. A link to a page or a heading that does not exist is an error.
+docs: build/docs-env
+	build/docs-env/bin/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
+
+build/docs-env: pyproject.toml
+	$(PYTHON) -m venv --clear $@
+	$@/bin/pip install --quiet --editable '.[docs]'
+	touch $@
 
 # What runs on any machine, without root. Whole runs on stand-ins for a cluster take half of the time: make test has them.
 unit: .venv

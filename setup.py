@@ -9,6 +9,8 @@ from shutil import copytree, ignore_patterns
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
+LEFT_OUT = ("__pycache__", "*.png", "*.ipynb", "site")
+
 
 class BuildWithShare(build_py):
     def run(self) -> None:
@@ -17,7 +19,7 @@ class BuildWithShare(build_py):
             return
         for name in ("definitions", "examples", "docs"):
             target = Path(self.build_lib, "ctrain_runtime", "share", name)
-            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", "*.png", "*.ipynb"))
+            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns(*LEFT_OUT))
 
 
 setup(cmdclass={"build_py": BuildWithShare})

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -29,10 +29,13 @@ def launched() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser) -> Iterator[Open]:
-    """visit(FILE, hash): a page of a browser that is new. A request for anything but the page itself, an error, or a
-    word on the browser's console fails the test."""
+def watched(browser: Browser, site: Optional[Path] = None) -> Iterator[Open]:
+    """visit(FILE, hash): a page of a browser that is new. A request for anything but the page itself, or files of
+    its `site`, an error, or a word on the browser's console fails the test."""
     contexts, noticed = [], []
+
+    def is_own(url: str, file: Path) -> bool:
+        return url == file.as_uri() or (site is not None and url.startswith(f"{site.as_uri()}/"))
 
     def visit(file: Path, told: str = "", **options: Any) -> Page:
         context = browser.new_context(offline=True, **options)
@@ -42,7 +45,7 @@ def watched(browser: Browser) -> Iterator[Open]:
         page.on("console", lambda message: noticed.append(message.text))
         page.on("pageerror", lambda error: noticed.append(str(error)))
         page.on("dialog", lambda dialog: noticed.append(dialog.message))
-        page.on("request", lambda request: noticed.append(request.url) if request.url != file.as_uri() else None)
+        page.on("request", lambda request: None if is_own(request.url, file) else noticed.append(request.url))
         page.goto(f"{file.as_uri()}#{told}")
         return page
 

@@ -1,0 +1,83 @@
+"""The documentation as a site, by Sphinx: `make docs`.
+
+The pages stay Markdown that a repository's web page and `ctrain help` show, too: the navigation is here, not in them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+# The four kinds of pages: to learn, to do something, to look something up, to understand.
+NAVIGATION = {
+    "Tutorials": ("first-run", "from-sbatch", "your-image"),
+    "How to": (
+        "installing",
+        "jobs",
+        "interactive",
+        "user-layers",
+        "report",
+        "profiles",
+        "replay",
+        "api",
+        "sites",
+        "import",
+        "images",
+        "store",
+        "ci",
+        "upstream",
+        "doctor",
+    ),
+    "Reference": ("runs", "contract", "description", "estimate", "network", "ngc", "licences", "scripts"),
+    "Explanation": ("layers", "equality", "estimate-evidence"),
+    "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "decisions"),
+}
+OUTSIDE = (  # pages that are not in docs/, and stay where people look for them
+    "/README",
+    "/CHANGELOG",
+    "/CONTRIBUTING",
+    "/examples/README",
+    "/examples/*/README",
+    "/definitions/README",
+    "/definitions/*/README",
+    "/benchmarks/README",
+)
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+
+project = "ctrain"
+root_doc = "docs/index"
+extensions = ["myst_parser"]
+include_patterns = ["*.md", "docs/**.md", "examples/**.md", "benchmarks/*.md", "definitions/**.md"]
+exclude_patterns = [".*", "build", "builder", "runtime", "tests", "*.egg-info"]
+html_extra_path = ["root"]  # index.html, which leads to docs/index.html
+
+myst_heading_anchors = 4  # links may name headings, as on the repository's web page
+suppress_warnings = ["myst.header"]  # a page may begin with a smaller heading
+
+html_theme = "furo"  # without scripts, fonts or pictures of other hosts
+html_title = "ctrain"
+html_copy_source = False
+html_show_sphinx = html_show_copyright = False
+html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
+nitpicky = True
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", _prepare)
+
+
+def _prepare(app: Sphinx, name: str, source: list[str]) -> None:
+    """The index gets the navigation, which the other pages show beside themselves; directories of the repository have
+    no page, so links to them become their text."""
+    directory = Path(app.srcdir, name).parent
+    source[0] = LINK.sub(lambda link: link[1] if (directory / link[2]).is_dir() else link[0], source[0])
+    if name == root_doc:
+        source[0] += "".join(_toctree(caption, pages) for caption, pages in NAVIGATION.items())
+        source[0] += _toctree("More", OUTSIDE)
+
+
+def _toctree(caption: str, pages: tuple[str, ...]) -> str:
+    lines = ["", "```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *pages, "```", ""]
+    return "\n".join(lines)
