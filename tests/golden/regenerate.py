@@ -1,4 +1,6 @@
-"""Writes the golden files, and what pages show of estimates, anew; look at the difference before committing it.
+"""Writes the golden files, docs/reference, docs/schemas, and what pages show of estimates, anew.
+
+Look at the difference before committing it.
 
 python tests/golden/regenerate.py
 """
@@ -16,7 +18,7 @@ sys.path[:0] = [
 ]  # runs without an installation, as pytest does
 
 from golden import cases, definitions  # noqa: E402  # found through the path above
-from samples import estimate_page  # noqa: E402
+from samples import estimate_page, reference_pages  # noqa: E402
 
 
 def main() -> None:
@@ -24,6 +26,7 @@ def main() -> None:
         path = cases.FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    reference_pages.write()
     page = estimate_page.DOCS / "estimate.md"
     page.write_text(estimate_page.with_new_examples(page.read_text(encoding="utf-8")), encoding="utf-8")
     (estimate_page.DOCS / "estimate-evidence.md").write_text(estimate_page.evidence(), encoding="utf-8")

@@ -122,7 +122,7 @@ def place_in_wheel(name: PurePosixPath) -> str:
     """Where the wheel has a file of the tree; "" when it is none of its files."""
     if name.parts[0] in ("builder", "runtime"):
         return str(PurePosixPath(*name.parts[1:]))
-    if name.parts[0] in ("definitions", "examples") or (name.parts[0] == "docs" and name.suffix == ".md"):
+    if name.parts[0] in ("definitions", "examples") or (name.parts[0] == "docs" and name.suffix in (".md", ".json")):
         return f"ctrain_runtime/share/{name}"
     return ""
 

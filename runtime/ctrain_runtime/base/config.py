@@ -101,9 +101,11 @@ def _format(source: Source) -> str:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    origin, _, is_dataclass = _shape(hint)
+    origin, parts, is_dataclass = _shape(hint)
     if origin is tuple:
         return isinstance(value, list)
+    if origin is typing.Literal:
+        return type(value) is str and value in parts
     if origin is not None or is_dataclass:
         return isinstance(value, dict)
     return type(value) is hint  # not isinstance: a bool is not accepted as an int
@@ -115,6 +117,8 @@ def _name(hint: Any) -> str:
         return " or ".join(_name(part) for part in parts if not (part is int and float in parts))
     if hint in _TYPE_NAMES:
         return _TYPE_NAMES[hint]
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
     return "a list" if typing.get_origin(hint) is tuple else "a mapping"
 
 

@@ -21,6 +21,7 @@ class Outer:
     nodes: int = 1
     live: bool = False
     count: Union[int, str] = "auto"
+    times: Union[int, Literal["for ever"]] = 0
     kind: Literal["mpi", "env"] = "mpi"
     words: tuple[str, ...] = ()
     env: dict[str, Union[str, int, float]] = field(default_factory=dict)
@@ -35,12 +36,13 @@ def load(**data: Any) -> Outer:
 def test_defaults_and_every_type() -> None:
     assert load() == Outer("x")
     assert load(nodes=2, live=True, count=3, kind="env", words=["a"], env={"A": "b", "C": 1, "D": 0.1}) == Outer(
-        "x", 2, True, 3, "env", ("a",), {"A": "b", "C": 1, "D": 0.1}
+        "x", 2, True, 3, 0, "env", ("a",), {"A": "b", "C": 1, "D": 0.1}
     )
     assert load(inner={"path": "/a"}, inners=[{"path": "/b", "mount": "/c"}]) == Outer(
         "x", inner=Inner("/a"), inners=(Inner("/b", "/c"),)
     )
     assert load(inner=None) == Outer("x")
+    assert (load(times=2).times, load(times="for ever").times) == (2, "for ever")
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,14 @@ def test_defaults_and_every_type() -> None:
         ({"nodse": 2}, "job.yaml: unknown key 'nodse'. Did you mean 'nodes'?"),
         (
             {"zzz": 2},
-            "job.yaml: unknown key 'zzz'. Known keys: count, env, inner, inners, kind, live, name, nodes, words",
+            "job.yaml: unknown key 'zzz'. Known keys: count, env, inner, inners, kind, live, name, nodes, times, words",
         ),
         ({1: 2}, "job.yaml: unknown key 1. Known keys: "),
         ({"nodes": "2"}, "job.yaml: nodes must be an integer, not a string ('2')"),
         ({"nodes": True}, "job.yaml: nodes must be an integer, not a boolean (True)"),
         ({"nodes": 2.5}, "job.yaml: nodes must be an integer, not a number (2.5)"),
         ({"nodes": None}, "job.yaml: nodes must be an integer, not null (None)"),
+        ({"times": "often"}, "job.yaml: times must be an integer or 'for ever', not a string ('often')"),
         ({"live": 1}, "job.yaml: live must be a boolean, not an integer (1)"),
         ({"name": 24.12}, "job.yaml: name must be a string, not a number (24.12). If it is text, put it in quotes"),
         ({"count": True}, "job.yaml: count must be an integer or a string, not a boolean (True)"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,19 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(meaning for _, meaning in lines)
 
 
+def test_schemas_are_named_as_editors_take_them(capsys: pytest.CaptureFixture[str]) -> None:
+    _, *lines = explain(capsys, "schemas").splitlines()
+    paths = [Path(line.partition("  # yaml-language-server: $schema=")[2]) for line in lines]
+    assert [path.name for path in paths] == ["images.json", "job.json", "site.json"]
+    assert all("properties" in json.loads(path.read_text()) for path in paths)
+
+
 def test_without_a_topic_all_are_listed(capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
     listed = explain(capsys)
     rows = dict(line.split(None, 1) for line in listed.partition("\n\n")[0].splitlines())
     assert rows["exit-codes"] == "Exit codes"
     assert rows["jobs"] == "Jobs"
-    assert set(rows) - {"TOPIC", "exit-codes"} == {page.stem for page in checkout.glob("docs/*.md")}
+    assert set(rows) - {"TOPIC", "exit-codes", "schemas"} == {page.stem for page in checkout.glob("docs/*.md")}
     assert listed.endswith(f"Commands are topics, too: {', '.join(verb.name for verb in RUNTIME_VERBS)}\n")
 
 
