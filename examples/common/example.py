@@ -31,7 +31,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Optional
 
-from ctrain_program import MetricsFile, beat, is_restarted, resume_dir, run_dir  # noqa: F401  # programs import them from here
+# Programs import some of these from here.
+from ctrain_program import EXIT_SAVED, MetricsFile, beat, is_restarted, resume_dir, run_dir, stopping  # noqa: F401
 
 EXIT_WRONG_INPUT = 2
 EXIT_WRONG_WORLD = 3

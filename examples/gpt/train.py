@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,14 +12,13 @@ import sharded
 import torch
 from characters import Corpus
 from config import Config, parse
-from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
+from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, resume_dir, run_dir, stopping
 from gpt_model import continue_text
 from learning_rate import learning_rate
 from step_clock import StepClock
 from strategies import Strategy
 
 SHAPE = ("context", "layers", "heads", "width")
-stop_asked: list[int] = []  # signals
 
 
 def facts_of(start: Path | None, config: Config) -> dict:
@@ -33,7 +31,7 @@ def facts_of(start: Path | None, config: Config) -> dict:
 
 
 def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], bool]:
-    """The loss of each step, and whether SIGTERM ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
+    """The loss of each step, and whether a signal ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
     strategy = Strategy(config, world, len(corpus.vocabulary))
@@ -47,7 +45,7 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
         batch, lr = corpus.batch(step, config.batch, config.seed), learning_rate(config, step)
         clock.start_computing()
         loss, norm = strategy.step(batch, lr)
-        mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(len(stop_asked)))]))
+        mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(stopping()))]))
         losses.append(mean)
         speed, times = clock.end_step(config.batch * config.context)
         more = times
@@ -93,11 +91,11 @@ def report(config: Config, world: World, corpus: Corpus, strategy: Strategy, los
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
     config, resume = parse(sys.argv[1:]), resume_dir()
     world = begin("horovod" if config.strategy == "horovod" else "torch")
-    _, terminated = train(config, world, run_dir(), sharded.newest(resume) if resume else None)
-    return 128 + signal.SIGTERM if terminated else 0
+    stopping()  # from here on a signal only asks for the end
+    _, stopped = train(config, world, run_dir(), sharded.newest(resume) if resume else None)
+    return EXIT_SAVED if stopped else 0
 
 
 if __name__ == "__main__":

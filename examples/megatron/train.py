@@ -9,7 +9,6 @@ import argparse
 import functools
 import logging
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import torch
 from characters import Corpus
-from example import InputError, Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
+from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, is_restarted, resume_dir, run_dir, stopping
 from learning_rate import learning_rate
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -34,7 +33,6 @@ from weights import fill
 
 SHAPE = ("context", "layers", "heads", "width")
 KEPT_CHECKPOINTS = 2
-stop_asked: list[int] = []  # signals
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -164,7 +162,7 @@ def facts_of(start: Path | None, args: argparse.Namespace) -> dict:
 
 
 def train(args: argparse.Namespace, world: World, directory: Path, start: Path | None) -> tuple[list[float], bool]:
-    """The loss of each step, and whether SIGTERM ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
+    """The loss of each step, and whether a signal ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
     ranks = check(args, world)
     parallel_state.initialize_model_parallel(args.tp, args.pp)
     initialize_rng_tracker(inference_rng_tracker=True)  # nothing is random: no dropout, and `fill` has the weights
@@ -197,7 +195,7 @@ def train(args: argparse.Namespace, world: World, directory: Path, start: Path |
         optimizer.step()
         # Ranks of the last stage have losses; those that share its layers have the same.
         loss = torch.stack(parts).mean() / (ranks * args.tp) if parts else torch.zeros((), device=world.device)
-        totals = torch.stack([loss, loss.new_tensor(float(len(stop_asked)))])
+        totals = torch.stack([loss, loss.new_tensor(float(stopping()))])
         torch.distributed.all_reduce(totals)
         mean, stops = totals.tolist()
         losses.append(mean)
@@ -227,14 +225,15 @@ def checkpoints(directory: Path) -> list[Path]:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
     logging.getLogger("megatron").setLevel(logging.ERROR)
     args, resume = parse(sys.argv[1:]), resume_dir()
     found = checkpoints(resume) if resume else []
     if resume and not found and not is_restarted():
         raise InputError(f"{resume} has no checkpoint to resume from")
-    _, terminated = train(args, begin(), run_dir(), found[-1] if found else None)
-    return 128 + signal.SIGTERM if terminated else 0
+    world = begin()
+    stopping()  # from here on a signal only asks for the end
+    _, stopped = train(args, world, run_dir(), found[-1] if found else None)
+    return EXIT_SAVED if stopped else 0
 
 
 if __name__ == "__main__":

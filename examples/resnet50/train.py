@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,13 +19,12 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from checkpoint import load_checkpoint, save_checkpoint
-from example import InputError, Metrics, World, begin, finish
+from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, stopping
 from settings import OptionParser
 from step_clock import StepClock
 from strategies import Ddp, Horovod
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-stop_asked: list[int] = []  # signals
 
 
 def parse_options(words: list[str]) -> argparse.Namespace:
@@ -122,8 +120,8 @@ class Trainer:
             self.world.say(f"resumed: {self.step} of {self.steps} steps are done")
 
     def train(self) -> int:
-        """Trains to the last epoch, or until SIGTERM reaches a rank; the exit code."""
-        signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))  # earlier, there is nothing to save
+        """Trains to the last epoch, or until a signal reaches a rank; the exit code."""
+        stopping()  # from here on a signal only asks for the end; earlier, there is nothing to save
         for epoch in range(self.step // self.steps_per_epoch, self.options.epochs):
             place, losses, began = {"epoch": epoch + 1, "epochs": self.options.epochs}, [], time.monotonic()
             for facts, sums in one_late(self._train_epoch(epoch)):
@@ -135,8 +133,8 @@ class Trainer:
             speed = len(losses) * self.options.batch_size * self.world.size / (time.monotonic() - began)
             if self.stopping:
                 self.save()
-                self.world.say(f"terminated after step {self.step} of {self.steps}; a checkpoint was saved")
-                return 128 + signal.SIGTERM
+                self.world.say(f"asked to end after step {self.step} of {self.steps}; a checkpoint was saved")
+                return EXIT_SAVED
             val_loss, accuracy, count = self.validate()
             self.metrics.write(**place, step=self.step, val_loss=val_loss, val_accuracy=accuracy, val_images=count)
             if not self.options.checkpoint_every or self.step == self.steps:
@@ -159,7 +157,7 @@ class Trainer:
             loss, self.step = self._train_step(batch, labels, lr), self.step + 1
             speed, times = clock.end_step(self.options.batch_size * self.world.size)
             facts = {"step": self.step, "steps": self.steps, "lr": lr, "images_per_second": speed, **times}
-            yield facts, self.strategy.add(torch.stack([loss, torch.full_like(loss, len(stop_asked))]))
+            yield facts, self.strategy.add(torch.stack([loss, torch.full_like(loss, stopping())]))
             if self.stopping:
                 return
             if self.options.checkpoint_every and self.step % self.options.checkpoint_every == 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -21,12 +20,10 @@ import data
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from example import InputError, Metrics, World, begin, finish, run_dir
+from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, run_dir, stopping
 from keras_checkpoint import restore
 from settings import OptionParser
 from step_clock import StepClock
-
-stop_asked: list[int] = []  # signals
 
 
 def parse_options() -> argparse.Namespace:
@@ -130,7 +127,7 @@ class Trainer:
         for images, labels in data.batches(self.images, left, batch, self.transform, training=True):
             clock.start_computing()
             self.optimizer.learning_rate = self.learning_rate()
-            loss_sum, stops = self.train_step(images, labels, tf.constant(float(len(stop_asked)))).numpy().tolist()
+            loss_sum, stops = self.train_step(images, labels, tf.constant(float(stopping()))).numpy().tolist()
             self.step += 1
             speed, times = clock.end_step(batch * size)
             yield loss_sum / size, {"images_per_second": speed, **times}, stops > 0
@@ -168,8 +165,8 @@ class Trainer:
 
 
 def train(trainer: Trainer, metrics: Metrics) -> bool:
-    """Whether SIGTERM ended the training."""
-    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))  # earlier, there is nothing to save
+    """Whether a signal ended the training."""
+    stopping()  # from here on a signal only asks for the end; earlier, there is nothing to save
     options, world = trainer.options, trainer.world
     images_per_step = options.batch_size * world.size
     for epoch in range(trainer.step // trainer.steps_per_epoch, options.epochs):
@@ -181,7 +178,7 @@ def train(trainer: Trainer, metrics: Metrics) -> bool:
             metrics.write(**place, **facts, **speeds, loss=loss)
             if stop:
                 trainer.save()
-                world.say(f"terminated after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
+                world.say(f"asked to end after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
                 return True
             if options.checkpoint_every and trainer.step % options.checkpoint_every == 0:
                 trainer.save()
@@ -203,7 +200,7 @@ def main() -> int:
     world = begin("tensorflow")
     trainer = Trainer(options, world)
     trainer.start()
-    return 128 + signal.SIGTERM if train(trainer, Metrics(world)) else 0
+    return EXIT_SAVED if train(trainer, Metrics(world)) else 0
 
 
 if __name__ == "__main__":

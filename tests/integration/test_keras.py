@@ -99,7 +99,7 @@ def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> No
     assert subprocess.run([CTRAIN, "cancel", "cancelled", "--runs", str(keras.runs)]).returncode == 0
     output, _ = second.communicate(timeout=100)
     cancelled = keras.losses("cancelled")
-    assert f"terminated after step {max(cancelled)} of 44; a checkpoint was saved" in output, output
+    assert f"asked to end after step {max(cancelled)} of 44; a checkpoint was saved" in output, output
     again = killed.keys() & cancelled.keys()
     assert again and min(cancelled) % EVERY == 1, "the steps after the last checkpoint"
     expected = {step: killed[step] for step in again}

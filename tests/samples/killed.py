@@ -36,7 +36,8 @@ def kill() -> int:
     train.Strategy.step = step_or_die
     config = train.parse([*SETTINGS, *sys.argv[2:]])
     world = train.begin("horovod" if config.strategy == "horovod" else "torch")
-    train.train(config, world, train.run_dir(), None)  # main() would handle SIGTERM: the others would wait for SIGKILL
+    train.stopping = lambda: False  # it would handle SIGTERM: the others would wait for SIGKILL
+    train.train(config, world, train.run_dir(), None)
     return 0
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -24,10 +23,10 @@ FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
 
 
 def run(world: train.World, name: str, strategy: str, *more: str, resume: str = "", stop: bool = False) -> int:
-    """Train; if `stop`, as if the last rank had got SIGTERM. The exit code."""
+    """Train; if `stop`, as if the last rank had got a signal. The exit code."""
     os.environ["CTRAIN_RUN_DIR"] = str(run_directory / name)
     os.environ["CTRAIN_RESUME"] = str(run_directory / resume / "checkpoint") if resume else ""
-    train.stop_asked[:] = [signal.SIGTERM] if stop and world.rank == world.size - 1 else []
+    train.stopping = lambda: stop and world.rank == world.size - 1
     options = train.parse_options([*SETTINGS, f"--strategy={strategy}", *more])
     return int(train.Trainer(options, world).train())
 
