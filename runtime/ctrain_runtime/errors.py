@@ -1,7 +1,7 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 84 and 86: distinct from the small codes of training programs and from 128 + signal. A program's own
-exit code passes through ctrain unchanged.
+The codes are 64 to 84, 86 and 87: distinct from the small codes of training programs and from 128 + signal. A program's
+own exit code passes through ctrain unchanged.
 """
 
 from __future__ import annotations
@@ -134,6 +134,11 @@ class HangError(CtrainError):
 class LossesPart(CtrainError):
     exit_code = 86
     meaning = "replay --strict: losses part from those of the recorded run, or cannot be compared"
+
+
+class RemoteError(CtrainError):
+    exit_code = 87
+    meaning = "login node unreachable, without a ctrain that fits, or lost"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -90,6 +90,15 @@ def run(
     return result
 
 
+def start(argv: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a command of which the caller handles the streams and the end. Raises CtrainError if it cannot be
+    started."""
+    try:
+        return subprocess.Popen(list(argv), **streams)
+    except OSError as error:
+        raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
     with process:  # closes its pipes and waits for it
         process.kill()

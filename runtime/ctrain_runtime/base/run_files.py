@@ -42,6 +42,12 @@ NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts
 
+# What tells of a run afterwards; scripts are none of them, since task.sh holds values of secrets.
+RESULTS = (
+    *(PLAN, RECORD, EVENTS, NODES, LOGS, HOSTS, METRICS, MANIFEST, CODE_DIFF),
+    *(WATCHED, STACKS, PROFILES, COLLECTIVES, BENCH, NOTIFIED, CANCELLED),
+)
+
 SWEEP_SUFFIX = ".sweep.json"  # of the file of a sweep, beside the directories of its runs
 
 MAX_RANK_LOGS = 256  # above this many ranks, those of a node share a log: files grow with nodes, not with ranks

@@ -6,6 +6,7 @@ import argparse
 import errno
 import gc
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any, NoReturn, Optional
 
 from ctrain_runtime.cli import output
 from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
+from ctrain_runtime.remote import SERVE
 
 RUN, LOOK, IMAGES, ADMIN, MACHINE = GROUPS = ("run", "look and plan", "images", "administration", "this machine")
 
@@ -40,6 +42,7 @@ RUNTIME_VERBS = (
     Verb("logs", RUN, "print or follow the output of ranks", "ctrain_runtime.cli.logs"),
     Verb("wait", RUN, "wait until runs have ended", "ctrain_runtime.cli.wait"),
     Verb("cancel", RUN, "cancel a run", "ctrain_runtime.cli.cancel"),
+    Verb("fetch", RUN, "fetch the results of runs from a login node", "ctrain_runtime.cli.fetch"),
     Verb("shell", RUN, "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
     Verb("jupyter", RUN, "start JupyterLab on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
     Verb("init", RUN, "write a first job.yaml, definition, site file or layer", "ctrain_runtime.cli.init"),
@@ -79,8 +82,8 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(str(error), f"{near} See: {self.prog} --help".strip()) from error
 
 
-def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
-    """Run `ctrain ARGV...` and return the exit code.
+def main(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool = False) -> int:
+    """Run `ctrain ARGV...` and return the exit code. `is_there`: on the login node that the user has chosen.
 
     SIGTERM and SIGHUP end it as Ctrl-C does: commands that it has started are ended, and temporary files removed.
     """
@@ -92,7 +95,7 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     try:
         for number in ending:
             signal.signal(number, _interrupt)
-        code = _dispatch(verbs, argv)
+        code = _dispatch(verbs, argv, is_there=is_there)
         sys.stdout.flush()  # here a reader that has gone is still handled
         return code
     except CtrainError as error:
@@ -131,7 +134,7 @@ def _missing_package(error: ModuleNotFoundError) -> CtrainError:
     return CtrainError(what, missing_package_hint(package))
 
 
-def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
+def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> int:
     known = {verb.name: verb for verb in verbs}
     if not argv or argv[0] in ("-h", "--help"):
         print(_overview(verbs))
@@ -146,6 +149,10 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
 
         sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
         return 0
+    if argv[0] == SERVE and len(argv) == 2:
+        from ctrain_runtime.cli import there
+
+        return there.serve(verbs, argv[1])
     if argv[0] not in known:
         from ctrain_runtime.cli import mistakes
 
@@ -162,7 +169,20 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         from ctrain_runtime.cli import mistakes
 
         mistakes.check(parser, own, args, unknown)
+    if "on" in args and not is_there and (host := _login_node(args)):
+        from ctrain_runtime.cli import on
+
+        return on.forward(verb.name, own, parser, args, host)
     return int(importlib.import_module(verb.module).execute(args))
+
+
+def _login_node(args: argparse.Namespace) -> str:
+    """The login node on which a verb is to run; "": here. Raises SiteError, ConfigError."""
+    if args.on or not (args.site or os.environ.get("CTRAIN_SITE")):
+        return str(args.on)
+    from ctrain_runtime.site.select import login_of  # only here: start-up is measured
+
+    return login_of(args.site or "")
 
 
 def _is_no_action(word: str, parser: argparse.ArgumentParser) -> bool:

@@ -58,7 +58,7 @@ def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
     """
     reference = getattr(args, "job", None)
     if reference and _is_command(reference):
-        start = _position(parser, own, reference)
+        start = position(parser, own, reference)
         interpreter = INTERPRETERS.get(Path(reference).suffix)
         options, words = _own_options(own[start:])
         command = [*([interpreter] if interpreter else []), *words, *args.rest]
@@ -118,7 +118,7 @@ def _is_command(reference: str) -> bool:
     return path.is_file() or shutil.which(reference) is not None
 
 
-def _position(parser: argparse.ArgumentParser, own: Sequence[str], reference: str) -> int:
+def position(parser: argparse.ArgumentParser, own: Sequence[str], reference: str) -> int:
     """The index of the job in `own`; the same word may be the value of an option before it."""
     for index, word in enumerate(own):
         with suppress(UsageError):  # the words before it end with an option that lacks its value

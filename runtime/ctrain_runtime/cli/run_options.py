@@ -200,6 +200,7 @@ def _add_scheduler(parser: argparse.ArgumentParser) -> None:
 def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("site, record and output")
     add_site(group)
+    add_on(group)
     add_runs(group)
     group.add_argument("--name", default="", help="name of the run (default: the job's and the time)")
     return group
@@ -208,6 +209,12 @@ def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def add_site(parser: argparse._ActionsContainer) -> None:
     """The option --site."""
     parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+
+
+def add_on(parser: argparse._ActionsContainer, dest: str = "on") -> None:
+    """The option --on: `main` runs verbs that have it under its own name on that login node."""
+    text = "login node, HOST or USER@HOST, reached by your ssh (default: `login` of the site of --site or CTRAIN_SITE)"
+    parser.add_argument("--on", default="", dest=dest, metavar="HOST", help=text)
 
 
 def add_runs(parser: argparse._ActionsContainer) -> None:

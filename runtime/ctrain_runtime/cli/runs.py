@@ -27,7 +27,7 @@ from typing import Any, Union
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.progress import last_words
-from ctrain_runtime.cli.run_options import add_site
+from ctrain_runtime.cli.run_options import add_on, add_site
 from ctrain_runtime.cli.run_state import RunState, look, state
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.run import group, parent_directories, record
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add_where(parser)
+    add_on(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -85,6 +86,7 @@ def add_run_argument(parser: argparse.ArgumentParser, default: str = "", text: s
     optional: dict[str, Any] = {"nargs": "?", "default": default} if default else {}
     parser.add_argument("run", metavar="RUN", help=text, **optional)
     add_where(parser)
+    add_on(parser)
 
 
 def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:

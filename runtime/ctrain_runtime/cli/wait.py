@@ -14,6 +14,7 @@ import dataclasses
 import json
 
 from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run_options import add_on
 from ctrain_runtime.cli.run_state import as_state, in_words
 from ctrain_runtime.cli.runs import RUNS_HELP, add_where, chosen_runs, run_parents
 from ctrain_runtime.run.pick_up import pick_up
@@ -23,6 +24,7 @@ from ctrain_runtime.run.wait import ends
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUNS_HELP)
     add_where(parser)
+    add_on(parser)
     parser.add_argument("--json", action="store_true", help="print the records as JSON")
 
 

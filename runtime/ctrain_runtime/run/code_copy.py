@@ -47,7 +47,7 @@ def copy(code: CodeCopy, run: Path) -> None:
     def left_out(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder, name) for name in names}
         stays = {name for name, path in paths.items() if str(path.relative_to(source)) in code.live}
-        return stays | {name for name, path in paths.items() if _is_left_out(str(path))}
+        return stays | {name for name, path in paths.items() if is_left_out(str(path))}
 
     shutil.copytree(source, target, symlinks=True, ignore=left_out)
     for name in code.live:
@@ -71,7 +71,7 @@ def _walk(directory: Path, below: str, patterns: tuple[str, ...], live: list[str
         name = f"{below}/{entry.name}".lstrip("/")
         if any(fnmatchcase(name if "/" in one else entry.name, one.lstrip("/")) for one in patterns):
             live.append(name)
-        elif _is_left_out(entry.path):
+        elif is_left_out(entry.path):
             continue
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(directory, name, patterns, live)
@@ -83,7 +83,7 @@ def _walk(directory: Path, below: str, patterns: tuple[str, ...], live: list[str
             raise _unreadable(directory / name, "Permission denied", directory)
 
 
-def _is_left_out(path: str) -> bool:
+def is_left_out(path: str) -> bool:
     """Whether a path is neither copied nor kept: byte code, the directory of a run, a socket, a pipe, a device."""
     name = os.path.basename(path)  # noqa: PTH119  # of many thousands
     if name in _LITTER or os.path.isfile(f"{path}/{run_files.SUBMIT_LOCK}"):  # noqa: PTH113  # of as many

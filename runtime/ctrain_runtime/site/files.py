@@ -31,9 +31,9 @@ LEVEL_NAMES = {
     Level.USER: "user",
     Level.PROJECT: "project",
 }
-# A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it: even
-# a dry run asks the engine for its version.
-_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", "notify", *TRUST_KEYS)
+# A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it, nor
+# send code there: even a dry run asks the engine for its version.
+_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", "notify", "login", *TRUST_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
 

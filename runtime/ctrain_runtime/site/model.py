@@ -96,6 +96,7 @@ class Site:
     description: str = ""
     extends: str = ""
     detect: Detect = field(default_factory=Detect)
+    login: str = ""  # HOST or USER@HOST of its login node, for machines that are not part of it
     stores: tuple[str, ...] = ()
     require_signature: bool = False
     trusted_keys: tuple[str, ...] = ()

@@ -90,6 +90,14 @@ def load_site(name: str) -> tuple[Site, Mapping[str, str]]:
     return _build(_load_layers(name))
 
 
+def login_of(name: str = "") -> str:
+    """The login node of a site that is named, as by CTRAIN_SITE, and is not this machine's; "" without one. Raises
+    SiteError or ConfigError."""
+    name = name or os.environ.get("CTRAIN_SITE", "")
+    values = merge(_load_layers(name)).values if name else {}
+    return "" if _match(values.get("detect")) else str(values.get("login") or "")
+
+
 def _choose(name: str, project: Optional[ProjectFile]) -> tuple[list[Layer], str]:
     """The layers of a site that is named, and the reason; both empty if none is."""
     if name:

@@ -1,0 +1,76 @@
+"""The option --on: verbs run on a login node, by ssh."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import job
+from ctrain_runtime.base.text import format_size, pluralize
+from ctrain_runtime.base.version import ctrain_version
+from ctrain_runtime.cli import mistakes
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.remote import upload
+from ctrain_runtime.remote.ssh import Connection
+
+
+def forward(verb: str, own: Sequence[str], parser: argparse.ArgumentParser, args: argparse.Namespace, host: str) -> int:
+    """Run the verb on a login node, with its arguments; of a run, its code is copied first. Returns its exit code."""
+    words = _without(own, "--on") if args.on else _without(own, "--site")
+    directory = _directory(verb, args)
+    with ExitStack() as stack:
+        code = upload.pack(directory) if directory else None
+        if code:
+            stack.enter_context(code.archive)
+        link = stack.enter_context(Connection(host))
+        asked = {"digest": code.digest if code else "", **where(args, is_named=bool(args.on))}
+        told = greet(link, **asked)
+        if verb in ("run", "submit"):
+            print_line(f"on        {host}; lines to type here need --on {host}", sys.stderr)
+        place = ""
+        if code:
+            place = f"{told['code']}/{code.name}"
+            if not told["has_code"]:
+                link.call({"what": "code", **asked}, code.archive)
+            files = f"{pluralize(code.files, 'file')}, {format_size(code.size)}"
+            print_line(f"code      {code.directory} ({files}) -> {place}", sys.stderr)
+        if code and args.job:
+            at = mistakes.position(parser, words, args.job)
+            words[at], place = f"./{code.name}", str(told["code"])
+        return link.follow([verb, *words, *(["--", *args.rest] if args.rest else [])], place)
+
+
+def where(args: argparse.Namespace, *, is_named: bool) -> dict[str, str]:
+    """Where runs are there, by the options; the site's name counts there if the login node `is_named`."""
+    return {"site": (args.site or "") if is_named else "", "runs": vars(args).get("runs", "")}
+
+
+def greet(link: Connection, **request: str) -> dict[str, object]:
+    """The answer of the ctrain there to the first request; a note if it is another version."""
+    told = link.call({"what": "hello", "digest": "", **request})
+    here, there = ctrain_version(), told.get("version")
+    if here != there:
+        print_line(f"note      ctrain is {here or 'unknown'} here and {there or 'unknown'} on {link.host}", sys.stderr)
+    return told
+
+
+def _directory(verb: str, args: argparse.Namespace) -> Optional[Path]:
+    """The directory that the run needs, as ctrain would find it here. Raises JobError, UsageError."""
+    if verb not in ("run", "submit"):
+        return None
+    planned = job.find(args.job) if args.job else job.from_command(tuple(args.rest), Path.cwd())
+    return planned.directory
+
+
+def _without(own: Sequence[str], option: str) -> list[str]:
+    """The words without an option and its value."""
+    words, skip = list[str](), False
+    for word in own:
+        if not skip and word != option and not word.startswith(f"{option}="):
+            words.append(word)
+        skip = word == option and not skip
+    return words

@@ -1,0 +1,120 @@
+"""Runs from a user's own machine: ctrain of this checkout, OpenSSH's client, and its server on the login node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from samples.cluster import Cluster, Done, until
+from samples.programs import write_program
+
+SSHD = Path("/usr/sbin/sshd")
+TRAIN = """\
+import os, sys, time
+
+if os.path.exists(os.environ["WAIT_WHILE"]):
+    time.sleep(600)
+with open(os.environ["CTRAIN_RUN_DIR"] + "/metrics.jsonl", "w") as metrics:
+    metrics.write('{"step": 1, "steps": 1, "loss": %s}' % sys.argv[sys.argv.index("--lr") + 1] + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """A home of its own, with a key for the login node, which its ssh calls `login`."""
+
+    home: Path
+
+    def ctrain(self, *arguments: str) -> Done:
+        environment = {"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        argv = [str(Path(sys.executable).with_name("ctrain")), *arguments]
+        return subprocess.run(argv, cwd=self.home, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
+    if not SSHD.exists():
+        pytest.skip("no OpenSSH server on this machine; tests/cluster/install brings it")
+    place, home = cluster.home / ".sshd", tmp_path / "laptop"
+    for folder in (place, home / "bin", cluster.home / "ctrain/bin"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for key in (place / "host", home / "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    shutil.copy(home / "key.pub", place / "authorized")
+    (cluster.home / "ctrain/bin/ctrain").symlink_to(cluster.state / "apps/venv/bin/ctrain")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    variables = f"CTRAIN_STORE={cluster.store} SLURM_CONF={cluster.state}/etc/slurm.conf"
+    cluster.write(
+        ".sshd/conf",
+        f"""\
+        Port {port}
+        ListenAddress 127.0.0.1
+        HostKey {place}/host
+        AuthorizedKeysFile {place}/authorized
+        PidFile none
+        UsePAM no
+        StrictModes no
+        PasswordAuthentication no
+        SetEnv {variables}
+        """,
+    )
+    (home / "config").write_text(
+        f"Host login\n  HostName 127.0.0.1\n  Port {port}\n  User researcher\n  IdentityFile {home}/key\n"
+        f"  UserKnownHostsFile {home}/known\n  StrictHostKeyChecking accept-new\n  IdentitiesOnly yes\n"
+    )
+    write_program(home / "bin/ssh", f'#!/bin/bash\nexec /usr/bin/ssh -F {home}/config "$@"\n')
+    cluster.start(str(SSHD), "-D", "-e", "-f", f"{place}/conf")
+    try:
+        until(lambda: _listens(port), "the start of sshd", 120)
+        yield Laptop(home)
+    finally:
+        shutil.rmtree(place)
+        (cluster.home / "ctrain/bin/ctrain").unlink()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_sweep_of_six_runs_by_ssh(cluster: Cluster, laptop: Laptop) -> None:
+    """Once cancelled, once finished; its results come back."""
+    job, wait = laptop.home / "job", cluster.write("wait/mark", "")
+    job.mkdir()
+    (job / "job.yaml").write_text("image: pytorch-cpu\nlauncher: env\ncommand: [python, train.py]\n")
+    (job / "train.py").write_text(TRAIN)
+    size = ("--nodes", "1", "--ranks-per-node", "1", "--gpus-per-node", "0", "--time", "5")
+    sweep = ("--sweep", "lr=0.1,0.2", "--sweep", "seed=1..3", "--env", f"WAIT_WHILE={wait}")
+    for name in ("cancelled", "finished"):
+        done = laptop.ctrain("submit", "./job", "--on", "login", "--name", name, *size, *sweep)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"submitted 6 runs; see: ctrain status {name}" in done.stdout
+        if name == "cancelled":
+            done = laptop.ctrain("cancel", name, "--on", "login")
+            assert done.returncode == 0, done.stdout + done.stderr
+            wait.unlink()
+    done = laptop.ctrain("wait", "cancelled", "finished", "--on", "login")
+    assert done.returncode == 130, done.stdout + done.stderr
+    states = {}
+    for name in ("cancelled", "finished"):
+        shown = laptop.ctrain("status", name, "--json", "--on", "login")
+        states[name] = [run["state"] for run in json.loads(shown.stdout)["runs"]]
+    assert states == {"cancelled": ["cancelled"] * 6, "finished": ["completed"] * 6}
+    done = laptop.ctrain("fetch", "finished", "--on", "login", "--to", "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [
+        json.loads((laptop.home / f"results/finished-{n}/metrics.jsonl").read_text())["loss"] for n in range(1, 7)
+    ]
+    assert losses == [0.1] * 3 + [0.2] * 3
+    done = laptop.ctrain("report", *(f"results/finished-{number}" for number in range(1, 7)), "-o", "sweep.html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (laptop.home / "sweep.html").stat().st_size > 10_000
