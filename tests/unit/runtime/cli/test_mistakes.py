@@ -44,7 +44,7 @@ PROGRAM = "Put the program's own arguments after --: ctrain run "
         ("run resnet5", 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
         ("run resnet50 --epochs 4", 64, f"unrecognized arguments: --epochs 4. {PROGRAM}resnet50 -- --epochs 4"),
         ("run ./ddp x --nodes 2", 64, f"unrecognized arguments: x. {PROGRAM}./ddp --nodes 2 -- x"),
-        ("run --nodes 4 ./ddp --n 4 -- 4", 64, f"unrecognized arguments: --n 4. {PROGRAM}--nodes 4 ./ddp -- --n 4 4"),
+        ("run --nodes 4 ./ddp --x 4 -- 4", 64, f"unrecognized arguments: --x 4. {PROGRAM}--nodes 4 ./ddp -- --x 4 4"),
         ("run ./ddp --lr=1 --gpus 2", 64, f"Did you mean '--gpus-per-node'? {PROGRAM}./ddp -- --lr=1 --gpus 2"),
         ("run --epochs 4 resnet50", 64, f"unrecognized arguments: --epochs resnet50. {PROGRAM}JOB -- ARGUMENTS"),
         ("run --node 2", 64, "unrecognized arguments: --node. Did you mean '--nodes'? See: ctrain run --help"),
