@@ -142,7 +142,8 @@ class Connection:
         """Why there is no connection, by what ssh has printed."""
         for words, cause, hint in _CAUSES:
             if words in text:
-                asked = "; without a terminal, ssh asks for no password: use a key" if is_batch else ""
+                is_asked = is_batch and words == "Permission denied"
+                asked = "; without a terminal, ssh asks for no password: use a key" if is_asked else ""
                 return RemoteError(f"{self.host}: {cause}", f"{hint.format(host=self.host)}{asked}")
         return RemoteError(f"cannot reach {self.host}: {_last_line(text)}", f"Try by hand: ssh {self.host}")
 
