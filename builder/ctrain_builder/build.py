@@ -19,6 +19,7 @@ from ctrain_builder.cache_root import require_overlays
 from ctrain_builder.image import describe, flatten, licenses, lock, planned_tests, reuse, sbom, tests
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.image.describe import Content
+from ctrain_builder.image.record import BuildRecord, RecordedTest
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.run_tests import Tester
 from ctrain_builder.image.state import CachedImage, ImageState, Stage, is_flat
@@ -33,7 +34,7 @@ from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, CtrainError, DiskFullError, ImageTestError, RegistryError
-from ctrain_runtime.store.manifest import Manifest, TestResult
+from ctrain_runtime.store.manifest import TestResult
 
 if TYPE_CHECKING:  # it loads a client of registries, which most builds don't need
     from ctrain_builder.shared_layers import SharedLayers
@@ -61,7 +62,7 @@ class BuildResult:
     `state`: how it stands with it now. `not_uploaded`: why its layers did not reach the registry they were to go to."""
 
     path: Path
-    manifest: Manifest
+    manifest: BuildRecord
     fresh: bool
     seconds: dict[str, float]
     state: ImageState
@@ -139,7 +140,7 @@ class Builder:
         image: CachedImage,
         used: contextlib.ExitStack,
         is_wanted: Callable[[ImageState], bool] = lambda _: True,
-    ) -> Optional[Manifest]:
+    ) -> Optional[BuildRecord]:
         """The manifest of the image if it is the planned one; it and its layers are in use until `used` is closed."""
         with contextlib.ExitStack() as kept:
             if not kept.enter_context(self.cache.use(image.path)):  # first: from here on it can't be evicted
@@ -154,7 +155,7 @@ class Builder:
 
     def _make(
         self, plan: BuildPlan, image: CachedImage, used: contextlib.ExitStack, times: dict[str, float]
-    ) -> Manifest:
+    ) -> BuildRecord:
         """Build the layers, the image and its manifest unless they exist, and test the image."""
         kept = image.state(plan, self.engine).kept
         expected, basis = estimate.steps(self.cache, plan, kept)
@@ -336,7 +337,7 @@ class Builder:
 
     def _assemble(
         self, plan: BuildPlan, stack: Stack, image: CachedImage, kept: int, used: contextlib.ExitStack
-    ) -> Manifest:
+    ) -> BuildRecord:
         """Put the image together and describe it; from here on it exists, but has passed no test."""
         spec, flat, path = plan.spec, image.flat, image.path
         log = self.cache.log(spec, "image-flat" if flat else "image")
@@ -376,11 +377,11 @@ class Builder:
             **self.cache.facts(known, lambda: asdict(describe.examine(container, below.base, below.overlays)))
         )
 
-    def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: Manifest) -> Manifest:
+    def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: BuildRecord) -> BuildRecord:
         """Run the tests of the image whose results may have changed. Returns its manifest, with all results."""
         recorded = [manifest]
 
-        def record(results: Sequence[TestResult]) -> None:
+        def record(results: Sequence[RecordedTest]) -> None:
             recorded.append(replace(manifest, tests=tuple(results)))
             self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(recorded[-1]))
 

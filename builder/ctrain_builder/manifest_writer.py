@@ -33,9 +33,6 @@ def as_json(data: Mapping[str, Any]) -> str:
 def as_data(manifest: Manifest) -> dict[str, Any]:
     """The JSON object in the file."""
     data = asdict(manifest)
-    for test in data["tests"]:
-        if manifest.release or not test["fingerprint"]:  # so that earlier versions of ctrain read published manifests
-            del test["fingerprint"], test["engine"]
     return {**data, CHECKSUM: checksum(data)}
 
 

@@ -13,8 +13,9 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.digests import regions_digest
 from ctrain_builder.image import planned_tests, reuse
 from ctrain_builder.image.planned_tests import Questions
+from ctrain_builder.image.record import RecordedTest
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
+from ctrain_runtime.store.manifest import Layer, Manifest
 from ctrain_runtime.store.sif import PARTITION
 from samples.sample_images import sif
 
@@ -51,5 +52,5 @@ def tested(cache: Cache, planned: BuildPlan, manifest: Manifest) -> Manifest:
     questions = Questions(base=dict, script=lambda _: "")
     checks = planned_tests.planned(cache, planned, [layer.digest for layer in manifest.layers], questions)
     engine = reuse.engine_name(find_engine())
-    results = (TestResult(check.name, True, "1.2", "", planned_tests.fingerprint(check), engine) for check in checks)
+    results = (RecordedTest(check.name, True, "1.2", "", planned_tests.fingerprint(check), engine) for check in checks)
     return replace(manifest, tests=tuple(results))

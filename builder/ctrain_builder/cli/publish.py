@@ -119,9 +119,10 @@ def _publishable(args: argparse.Namespace, cached: CachedImage) -> Optional[Mani
     state = cached.state(plan)
     if state.stage is Stage.CORRUPT:
         raise NotAsBuilt(f"{cached.path} is corrupt: {state.why}")
-    manifest = state.manifest
-    if manifest is None:
+    record = state.manifest
+    if record is None:
         return None
+    manifest = record.manifest()
     if word := redistribution.declared(plan):  # as it is today: it changes no image
         manifest = replace(manifest, labels={**manifest.labels, REDISTRIBUTE_LABEL: word})
     if state.stage is Stage.TESTED:

@@ -15,6 +15,7 @@ from ctrain_builder.build_cache import LayerContent
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.digests import regions_digest
 from ctrain_builder.image import licenses
+from ctrain_builder.image.record import BuildRecord
 from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
@@ -30,7 +31,6 @@ from ctrain_runtime.store.manifest import (
     PARENT_LABEL,
     Base,
     Layer,
-    Manifest,
     Requires,
     combined_licenses,
 )
@@ -139,12 +139,12 @@ def _base(plan: BuildPlan) -> Base:
 
 def manifest(
     container: Container, plan: BuildPlan, image: Path, contents: Sequence[LayerContent], content: Content
-) -> Manifest:
-    """The manifest of an image that was not tested so far; `contents` are those of its layers."""
+) -> BuildRecord:
+    """The record of an image that was not tested so far; `contents` are those of its layers."""
     layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
     software = dict(content.software)
     arch = software.pop("arch", "")
-    return Manifest(
+    return BuildRecord(
         name=plan.spec.store_name,
         tag=plan.spec.tag,
         stack=plan.spec.stack,

@@ -8,12 +8,13 @@ same, wherever the checkout is, and whichever version of ctrain has run the test
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import reuse, tests
+from ctrain_builder.image.record import RecordedTest
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
@@ -81,21 +82,21 @@ def mark(cache: Cache, container: Container, stack: Stack, check: ImageTest, fla
     return reuse.fingerprint("result", fingerprint(check), contents, flat, surroundings)
 
 
-def identified(result: TestResult, check: ImageTest, engine: Engine) -> TestResult:
+def identified(result: TestResult, check: ImageTest, engine: Engine) -> RecordedTest:
     """The result with what says of which test it is, and by which engine."""
-    return replace(result, fingerprint=fingerprint(check), engine=reuse.engine_name(engine))
+    return RecordedTest(**asdict(result), fingerprint=fingerprint(check), engine=reuse.engine_name(engine))
 
 
 def holding(
-    checks: Iterable[ImageTest], recorded: Iterable[TestResult], engine: Optional[Engine]
-) -> dict[str, TestResult]:
+    checks: Iterable[ImageTest], recorded: Iterable[RecordedTest], engine: Optional[Engine]
+) -> dict[str, RecordedTest]:
     """Those of an image's recorded results that are of these tests and no failures, by name. `engine`: the one that
     would run them; None for somebody who runs none, and takes results of any engine, and of machines without GPUs."""
     results = {result.name: result for result in recorded}
     return {check.name: results[check.name] for check in checks if _holds(check, results.get(check.name), engine)}
 
 
-def failed(checks: Optional[Iterable[ImageTest]], recorded: Iterable[TestResult]) -> list[str]:
+def failed(checks: Optional[Iterable[ImageTest]], recorded: Iterable[RecordedTest]) -> list[str]:
     """The names of those of these tests whose recorded result is a failure; of all that failed where the tests are not
     known."""
     results = {result.name: result.fingerprint for result in recorded if result.outcome == "failed"}
@@ -104,7 +105,7 @@ def failed(checks: Optional[Iterable[ImageTest]], recorded: Iterable[TestResult]
     return [check.name for check in checks if results.get(check.name) == fingerprint(check)]
 
 
-def _holds(check: ImageTest, result: Optional[TestResult], engine: Optional[Engine]) -> bool:
+def _holds(check: ImageTest, result: Optional[RecordedTest], engine: Optional[Engine]) -> bool:
     if result is None or result.outcome == "failed":
         return False
     if result.skipped:

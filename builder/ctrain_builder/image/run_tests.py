@@ -12,6 +12,7 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import planned_tests, side_by_side, tests
 from ctrain_builder.image.planned_tests import Questions
+from ctrain_builder.image.record import RecordedTest
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers import failure
@@ -20,7 +21,6 @@ from ctrain_builder.layers.failure import Failure
 from ctrain_builder.progress import Progress
 from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError, ImageTestError
-from ctrain_runtime.store.manifest import TestResult
 
 UNCHANGED = "passed (unchanged)"
 
@@ -47,8 +47,8 @@ class Tester:
     def run(
         self,
         image: Path,
-        recorded: Sequence[TestResult],
-        record: Callable[[Sequence[TestResult]], None],
+        recorded: Sequence[RecordedTest],
+        record: Callable[[Sequence[RecordedTest]], None],
         rerun: bool,
         at_once: int,
     ) -> None:
@@ -66,7 +66,7 @@ class Tester:
         due = [check for check in checks if check.name not in results]
         logs = {check.name: self._log(check) for check in due}
 
-        def test(check: ImageTest, tick: side_by_side.Tick) -> TestResult:
+        def test(check: ImageTest, tick: side_by_side.Tick) -> RecordedTest:
             return self._run_one(image, check, logs[check.name], marks.get(check.name, ""), tick)
 
         done = side_by_side.run(due, at_once, test, self.progress.tick)
@@ -79,14 +79,14 @@ class Tester:
             if check.name in done and done[check.name].outcome == "failed":
                 raise self._failed(check, logs[check.name])
 
-    def _run_one(self, image: Path, check: ImageTest, log: Path, mark: str, tick: side_by_side.Tick) -> TestResult:
+    def _run_one(self, image: Path, check: ImageTest, log: Path, mark: str, tick: side_by_side.Tick) -> RecordedTest:
         """Run a test; that it has passed is remembered under `mark` ("": it is not reusable)."""
         expected = self.cache.durations(self.plan.spec).get(f"test {check.name}")
         step = self.progress.begin("test", check.name, log, expected)
         if mark:  # if this one fails, that it has passed before says nothing
             self.cache.forget_fact(mark)
-        result = tests.run(replace(self.container, tick=tick), image, check, log)
-        result = planned_tests.identified(result, check, self.container.engine)
+        found = tests.run(replace(self.container, tick=tick), image, check, log)
+        result = planned_tests.identified(found, check, self.container.engine)
         if result.passed and mark:
             self.cache.remember_fact(mark, asdict(result))
         step.end(result.outcome)
@@ -103,14 +103,14 @@ class Tester:
         return planned_tests.mark(self.cache, self.container, self.stack, check, self.flat)
 
     def _known(
-        self, checks: Sequence[ImageTest], marks: dict[str, str], recorded: Sequence[TestResult]
-    ) -> dict[str, TestResult]:
+        self, checks: Sequence[ImageTest], marks: dict[str, str], recorded: Sequence[RecordedTest]
+    ) -> dict[str, RecordedTest]:
         """The results that hold: those recorded of this image, and those remembered of tests that passed in others."""
         found = planned_tests.holding(checks, recorded, self.container.engine)
         for name in marks.keys() - found.keys():
             mark = marks[name]
             with contextlib.suppress(ConfigError):  # of another version or damaged: the test runs again
-                result = config.load(TestResult, self.cache.fact(mark) or {}, mark)
+                result = config.load(RecordedTest, self.cache.fact(mark) or {}, mark)
                 if result.passed:
                     found[name] = replace(result, name=name)
         return found

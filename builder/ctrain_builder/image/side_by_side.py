@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from ctrain_builder.image.record import RecordedTest
 from ctrain_builder.image.tests import ImageTest
 from ctrain_runtime.base.command import POLL_SECONDS
-from ctrain_runtime.store.manifest import TestResult
 
 _MEMORY_OF_A_TEST = 4_000_000_000  # bytes; most have two processes that import a framework
 Tick = Callable[[], None]
@@ -27,14 +27,14 @@ def at_once(builds: int = 1) -> int:
 
 
 def run(
-    checks: Sequence[ImageTest], limit: int, test: Callable[[ImageTest, Tick], TestResult], tick: Tick
-) -> dict[str, TestResult]:
+    checks: Sequence[ImageTest], limit: int, test: Callable[[ImageTest, Tick], RecordedTest], tick: Tick
+) -> dict[str, RecordedTest]:
     """Run `test` for each check, at most `limit` side by side, those on GPUs one by one; the results by name.
 
     The first test that fails ends the others: their results are missing. `test` is called in threads and must call what
     it is given several times a second; `tick` is called in this one. What it raises ends all tests.
     """
-    results: dict[str, TestResult] = {}
+    results: dict[str, RecordedTest] = {}
     for group, size in (([c for c in checks if not c.gpu], limit), ([c for c in checks if c.gpu], 1)):
         if not _failed(results.values()):
             results.update(_side_by_side(group, size, test, tick))
@@ -42,9 +42,9 @@ def run(
 
 
 def _side_by_side(
-    checks: Sequence[ImageTest], limit: int, test: Callable[[ImageTest, Tick], TestResult], tick: Tick
-) -> dict[str, TestResult]:
-    results: dict[str, TestResult] = {}
+    checks: Sequence[ImageTest], limit: int, test: Callable[[ImageTest, Tick], RecordedTest], tick: Tick
+) -> dict[str, RecordedTest]:
+    results: dict[str, RecordedTest] = {}
     stop = threading.Event()
 
     def check_stop() -> None:
@@ -65,7 +65,7 @@ def _side_by_side(
     return results
 
 
-def _failed(results: Iterable[TestResult]) -> bool:
+def _failed(results: Iterable[RecordedTest]) -> bool:
     return any(result.outcome == "failed" for result in results)
 
 

@@ -10,13 +10,14 @@ from typing import Optional
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.image import flatten, planned_tests
+from ctrain_builder.image import flatten, planned_tests, record
 from ctrain_builder.image.assemble import ReusableImage
+from ctrain_builder.image.record import BuildRecord, RecordedTest
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Manifest, TestResult, read_manifest
+from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Manifest
 
 
 class Stage(enum.Enum):
@@ -35,10 +36,10 @@ class ImageState:
     the version of a store that is the planned image; "" without one, or where none was looked for."""
 
     stage: Stage
-    manifest: Optional[Manifest] = None
+    manifest: Optional[BuildRecord] = None
     kept: int = 0
     why: str = ""
-    results: Mapping[str, TestResult] = field(default_factory=dict)
+    results: Mapping[str, RecordedTest] = field(default_factory=dict)
     untestable: bool = False
     published: str = ""
 
@@ -94,14 +95,14 @@ class CachedImage:
         state = self.state(plan)
         return ReusableImage(self.path, state.kept - 1) if state.kept and not self.flat else None
 
-    def recorded(self) -> tuple[Optional[Manifest], str]:
+    def recorded(self) -> tuple[Optional[BuildRecord], str]:
         """The manifest beside the image, and why the two cannot be what was built. Without one of them there is no
         image: builds write the manifest last, and remove it first."""
         path = self.path
         if not path.is_file() or not path.with_suffix(".json").is_file():
             return None, ""
         try:
-            manifest, size = read_manifest(path.with_suffix(".json")), path.stat().st_size
+            manifest, size = record.read(path.with_suffix(".json")), path.stat().st_size
         except FileNotFoundError:
             return None, ""  # a build replaces it just now
         except ConfigError:

@@ -16,6 +16,7 @@ from ctrain_runtime.errors import ConfigError
 SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum; 4 may have `below`
 _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
+_OF_BUILDS = ("fingerprint", "engine")  # keys of tests in a builder's cache: see ctrain_builder.image.record
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
 ADOPTED_LABEL = (
@@ -49,17 +50,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test in the image; `seconds` is its wall time, `skipped` the reason it was not run ("" if it was).
-
-    `fingerprint`: of the test; `engine`: with which it ran. Both only in a builder's cache, to tell which results hold.
-    """
+    """One test in the image; `seconds` is its wall time, `skipped` the reason it was not run ("" if it was)."""
 
     name: str
     passed: bool
     seconds: str
     skipped: str = ""
-    fingerprint: str = ""
-    engine: str = ""
 
     @property
     def outcome(self) -> str:
@@ -97,7 +93,8 @@ class Requires:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The metadata of an image. `release` is 0 until it is published; `size` is in bytes."""
+    """The metadata of an image, which never change once it is published: until then `release` is 0. `size` is in
+    bytes."""
 
     name: str
     tag: str
@@ -180,6 +177,14 @@ def read_manifest(path: Path) -> Manifest:
 
 def parse_manifest(text: bytes, source: str) -> Manifest:
     """The manifest in `text`; `source` is named in errors. Raises ConfigError; Unchecked for one of a newer schema."""
+    data = parse_keys(text, source)
+    if not data.get("release") and isinstance(data.get("tests"), list):  # of an image in a builder's cache
+        data["tests"] = [_without_build_keys(test) for test in data["tests"]]
+    return config.load(Manifest, data, source)
+
+
+def parse_keys(text: bytes, source: str) -> dict[str, Any]:
+    """The keys of a manifest, with the present schema. Raises as `parse_manifest`."""
     try:
         data = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -198,7 +203,11 @@ def parse_manifest(text: bytes, source: str) -> Manifest:
     if data.pop(_BELOW, None):
         hint = "Publish the image again, then remove this version: see `ctrain help store`"
         raise Unchecked(f"{source} is of a thin image, which lacks its base and is no longer supported", hint)
-    return config.load(Manifest, {**data, "schema": SCHEMA}, source)
+    return {**data, "schema": SCHEMA}
+
+
+def _without_build_keys(test: Any) -> Any:
+    return {key: test[key] for key in test if key not in _OF_BUILDS} if isinstance(test, dict) else test
 
 
 def checksum(data: Mapping[str, Any]) -> str:

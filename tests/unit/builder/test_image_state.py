@@ -17,14 +17,14 @@ from ctrain_builder.build import Builder
 from ctrain_builder.build_cache import LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import reuse, sbom, tests
+from ctrain_builder.image import record, reuse, sbom, tests
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.state import CachedImage
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.manifest import TestResult as Result
 from samples import built_image
 
@@ -68,7 +68,7 @@ class Bench:
     def assemble(self, plan: BuildPlan) -> Manifest:
         self.did.append("image")
         built_image.put(self.cache, plan, self.make)
-        return read_manifest(self.manifest)
+        return record.read(self.manifest)
 
     def test(self, check: ImageTest) -> Result:
         if self.did[-1:] != ["tests"]:
@@ -103,11 +103,11 @@ def _never(bench: Bench) -> None:
 
 
 def _not_tested(bench: Bench) -> None:
-    manifest_writer.write(bench.manifest, replace(read_manifest(bench.manifest), tests=()))
+    manifest_writer.write(bench.manifest, replace(record.read(bench.manifest), tests=()))
 
 
 def _failed(bench: Bench) -> None:
-    manifest = read_manifest(bench.manifest)
+    manifest = record.read(bench.manifest)
     failed = replace(manifest.tests[0], passed=False)
     manifest_writer.write(bench.manifest, replace(manifest, tests=(failed, *manifest.tests[1:])))
 
