@@ -16,7 +16,7 @@ UNIT_TESTS := tests/unit tests/property tests/golden
 PYTHON := python3
 SYSTEM := test-cluster test-images
 PARTS := $(SYSTEM) test-unit test-python39 test-check
-.PHONY: demo test system quick $(PARTS) quick-run check docs unit unit-python machine down clean
+.PHONY: demo test system quick $(PARTS) quick-run check docs dist unit unit-python machine down clean
 
 demo:
 	tests/cluster/demo
@@ -73,6 +73,11 @@ build/docs-env: pyproject.toml
 	$(PYTHON) -m venv --clear $@
 	$@/bin/pip install --quiet --editable '.[docs]'
 	touch $@
+
+# What is released, of the last commit: wheel, sdist, what they need, checksums. The same commit is the same bytes.
+dist: .venv
+	rm -rf build/dist
+	.venv/bin/python .ci/dist build/dist
 
 # What runs on any machine, without root. Whole runs on stand-ins for a cluster take half of the time: make test has them.
 unit: .venv

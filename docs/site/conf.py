@@ -45,12 +45,13 @@ NAVIGATION = {
         "scripts",
     ),
     "Explanation": ("layers", "equality", "estimate-evidence"),
-    "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "decisions"),
+    "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "releases", "decisions"),
 }
 OUTSIDE = (  # pages that are not in docs/, and stay where people look for them
     "/README",
     "/CHANGELOG",
     "/CONTRIBUTING",
+    "/SECURITY",
     "/examples/README",
     "/examples/*/README",
     "/definitions/README",

@@ -66,7 +66,7 @@ def _add(prefix: Prefix, source: Source, extras: str, python: str) -> None:
         start = path / "bin/ctrain"
         start.parent.mkdir()
         atomic.write_text(start, _START.format(path), 0o755)
-        banner = command.run([str(start), "--version"]).stdout.strip()
+        banner = command.run([str(start), "--version"]).stdout.partition("\n")[0]
         if banner != f"ctrain {source.version}":
             raise CtrainError(
                 f"what pip has installed says {banner!r}, not ctrain {source.version}", "Pass --wheel FILE"

@@ -140,9 +140,9 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> 
         print(_overview(verbs))
         return 0
     if argv[0] == "--version":
-        from importlib.metadata import version
+        from ctrain_runtime.cli import version
 
-        print(f"ctrain {version('ctrain')}")
+        print(*version.lines(), sep="\n")
         return 0
     if argv[0] == COMPLETE and len(argv) == 3:
         from ctrain_runtime.cli import complete

@@ -60,10 +60,25 @@ def test_every_verb_has_help_with_a_description(verb: str, capsys: pytest.Captur
     assert description
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "1.2.3")
+    engine = tmp_path / "apptainer"
+    engine.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert main(RUNTIME_VERBS, ["--version"]) == 0
-    assert capsys.readouterr().out == "ctrain 1.2.3\n"
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "ctrain 1.2.3"
+    assert f"engine  apptainer 1.4.5 ({engine})" in others
+    assert [line.split()[0] for line in others if not line.startswith("commit")] == ["python", "engine"]
+
+
+def test_the_version_where_there_is_no_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(RUNTIME_VERBS, ["--version"]) == 0
+    assert "engine  neither apptainer nor singularity is on PATH" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
