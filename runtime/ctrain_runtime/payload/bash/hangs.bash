@@ -24,7 +24,7 @@ run_later() { # PROGRAM ARGUMENT...
   exec </dev/null >/dev/null 2>&1 4<> <(:) 8<&- # nobody writes to it
   read -r -t "$CT_WATCH_AFTER" -u 4
   find_python
-  [ -z "$python" ] || exec "$python" -I "$run/$1" "$$" "${@:2}"
+  [ -z "$python" ] || exec nice -n 19 "$python" -I -S "$run/$1" "$$" "${@:2}" # after the program, where cores are few
 }
 end_watch() { # unless a rank has left and others of its node go on: then it ends with these
   if [ -z "$ct_outlived" ] || [ "$code" != 0 ] || [ "$ending" ] || ((SECONDS <= CT_WATCH_AFTER)); then
@@ -32,15 +32,15 @@ end_watch() { # unless a rank has left and others of its node go on: then it end
   fi
 }
 end_beside() { # PID: of a process that this script has started; it may have ended long ago, and another have its number
-  local parent=''
+  local parent='' pause
   [ -n "$1" ] || return 0
   read -r _ _ _ parent _ <"/proc/$1/stat"
   [ "$parent" = "$$" ] || return 0
   disown "$1"     # bash would tell of its end
   kill -KILL "$1" # it may have inherited that SIGTERM is ignored
-  for _ in {1..40}; do
+  for pause in 0 0.01 0.02 0.05 0.1 0.2 0.5 1; do
+    sleep "$pause"
     kill -0 "$1" || return 0 # until then it may hold the home
-    sleep 0.05
   done
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end

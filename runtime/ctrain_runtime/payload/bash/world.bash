@@ -7,7 +7,7 @@ CT_PYTHONS=(/usr/bin/python3 /usr/libexec/platform-python python3) # one that is
 ct_scan=''
 find_python() { # sets python to one of 3.6 or later, or to ""
   for python in "${CT_PYTHONS[@]}" ''; do
-    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+    ! "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
   done
 } 2>/dev/null
 start_scan() { # LAUNCHER NODES RANKS_PER_NODE [COMMAND...], which prints the names of the hosts
@@ -21,7 +21,7 @@ scan_world() {
   read -r -t 1 -u 4
   [ "$#" = 3 ] || mapfile -t hosts < <("${@:4}")
   find_python
-  [ -z "$python" ] || exec "$python" -I "$run/scan.py" "$run" "$1" "$NODE_RANK" "$2" "$3" "${hosts[@]}"
+  [ -z "$python" ] || exec "$python" -I -S "$run/scan.py" "$run" "$1" "$NODE_RANK" "$2" "$3" "${hosts[@]}"
 }
 end_scan() { # with its task, which fails if the scan has stopped it
   local parent=''
