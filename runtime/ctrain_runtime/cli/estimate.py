@@ -94,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tp", **count, help="tensor-parallel size (default: 1)")
     add("--pp", **count, help="pipeline stages (default: 1)")
     add("--schedule", choices=get_args(Schedule), help="schedule of the pipeline (default: 1f1b)")
+    add("--interleave", **count, help="parts of a stage: interleaved schedule (default: 1)")
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")

@@ -17,6 +17,7 @@ from ctrain_runtime.estimate.packaged import example_for
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts
 DAY = 86400
+HOPELESS = 20  # times the days that are wanted
 _SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -97,7 +98,7 @@ def _training(estimate: Estimate, low: float, high: float) -> list[tuple[str, st
     size = checkpoint_size(estimate)
     tokens = f"{format_amount(estimate.case.tokens)} tokens"
     cost = f"{between(hours * low, hours * high)} GPU hours; a checkpoint has {format_size(size)}"
-    centre = "" if low == high else f" (estimated {days:.2g})"
+    centre = "" if low == high else f" (estimated {between(days, days)})"
     return [("training", f"{between(days * low, days * high)} days{centre} for {tokens}: {cost}")]
 
 
@@ -113,18 +114,15 @@ def checkpoint_size(estimate: Estimate) -> float:
 
 
 def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
-    kind, generation = band.nearest.group
-    other = (
-        "" if estimate.case.hardware.gpu.name.startswith(generation) else f"; none on {estimate.case.hardware.gpu.name}"
-    )
-    run = band.nearest
+    run, gpu = band.nearest, estimate.case.hardware.gpu.name
+    kind, generation = run.group
+    other = "" if gpu.startswith(generation) else f"; none on {gpu}"
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}"
     figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"
     near = f"{run.model} on {run.case.hardware.count} GPUs, {figures}"
-    memory = "" if run.seen else ", entered from memory"
     return [
         ("error", f"{band.low:.2f} to {band.high:.2f} times the estimate: by {count}"),
-        ("nearest", f"{near} ({run.source}{memory})"),
+        ("nearest", f"{near} ({run.source})"),
     ]
 
 
@@ -135,10 +133,12 @@ def between(low: float, high: float) -> str:
 
 
 def days_table(tried: Sequence[Estimate], days: float) -> str:
-    """GPUs against days."""
+    """GPUs against days, from numbers that are not hopeless."""
     rows = []
     for one in tried:
         band, time = find_band(one), one.values["seconds"] / DAY
+        if time > HOPELESS * days and one is not tried[-1]:
+            continue
         end = between(time * band.low, time * band.high)
         enough = "enough" if is_enough(one, days) else ""
         rows.append(
@@ -190,9 +190,10 @@ def _bars(parts: Sequence[Formula], estimate: Estimate, full: float, text: Calla
 
 def _result(estimate: Estimate) -> str:
     values = estimate.values
+    recomputed = f"; {values['hfu']:.1%} with recomputation" if values["F"] > values["M"] else ""
     rows = [
         ("FLOP", f"{values['F']:.3g} per iteration; {values['hfu'] * values['X'] / 1e12:.0f} TFLOP/s per GPU"),
-        ("MFU", f"{values['mfu']:.1%} of the peak; {values['hfu']:.1%} with recomputation"),
+        ("MFU", f"{values['mfu']:.1%} of the peak{recomputed}"),
         ("rate", f"{values['tokens_per_second']:,.0f} tokens/s"),
     ]
     if estimate.case.tokens:

@@ -105,7 +105,10 @@ def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
         total = estimate.step_seconds * estimate.steps
         hours = total * ranks / 3600
         cost = f"{format_seconds(total)}, {format(hours, ',.0f' if hours >= 100 else '.3g')} GPU hours"
-        time = f"{format_seconds(estimate.step_seconds)} per step on {estimate.gpu}; {estimate.steps} steps: {cost}"
+        step = format_seconds(estimate.step_seconds)
+        if estimate.fastest and estimate.slowest:
+            step = f"{step} ({format_seconds(estimate.fastest)} to {format_seconds(estimate.slowest)})"
+        time = f"{step} per step on {estimate.gpu}; {estimate.steps} steps: {cost}"
     return f"{estimate.parameters:,} parameters; {memory}", time
 
 

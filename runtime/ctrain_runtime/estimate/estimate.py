@@ -116,11 +116,13 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "n": (gpus, "GPUs"),
         "t": (layout.tp, "tensor-parallel size"),
         "p": (layout.pp, "pipeline stages"),
+        "ch": (layout.interleave, "parts of a stage (interleaved schedule)"),
         "d": (dp, "replicas (data-parallel size)"),
         "b": (layout.micro_batch, "sequences per micro batch"),
         "m": (steps, "micro batches per replica and iteration"),
         "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
         "R": (layout.recompute == "full", "1 if all is recomputed"),
+        "Ra": (layout.recompute != "none", "1 if attention is recomputed"),
         "u": (plain, "1 if attention scores go through memory"),
         "x": (plain and layout.recompute == "none", "1 if attention scores are kept"),
         "w": (size.activation, "bytes of an activation"),
@@ -167,8 +169,10 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
         "e": (efficiency, "share of the peak that matrix products reach"),
         "ea": (attention, "share of the peak that attention reaches"),
         "xt": (family.tensor, "share of the all-reduces in layers that nothing hides"),
-        "xb": (family.bubble, "share of the bubble that the schedule leaves"),
+        "xb": (family.bubble if layout.interleave == 1 else 1, "share of the bubble that the schedule leaves"),
+        "xp": (not (family.overlaps and layout.interleave > 1), "1 if nothing hides what stages send"),
         "cp": (family.passes, "passes through memory of what is kept"),
+        "cy": (family.logits, "of the logits, in place of 3"),
         "W": (gpu.bandwidth * 1e9, "memory bandwidth of a GPU, B/s"),
         "H": (HOST_BANDWIDTH, "bandwidth of the host's memory per GPU, B/s"),
         "U": (gpu.watts, "power limit of a GPU, W"),
@@ -198,5 +202,6 @@ def _stages(case: Case) -> list[dict[str, float]]:
     steps, embeddings = float(layout.micro_batches(case.hardware.count)), _rows(replace(case.model, tied=True))
     if layout.pp == 1:
         return [{"E": _rows(case.model), "y": 1, "f": 1}]
-    first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, layout.pp), 1.0)
+    most = layout.pp + (layout.pp - 1) / layout.interleave * (layout.interleave > 1)  # Korthikanti et al., section 4.2.3
+    first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, most), 1.0)
     return [{"E": embeddings, "y": 0, "f": first}, {"E": rows, "y": 1, "f": last}]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ctrain_runtime.estimate.estimate import Case, Estimate, make_estimate
 from ctrain_runtime.estimate.families import family_of, generation_of
@@ -18,20 +18,23 @@ from ctrain_runtime.estimate.model import Model
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 PER_NODE = 8  # of all published runs
-FEW = 20  # runs, of which the least and the most say too little: the band is twice as wide
-SHARE = 0.9  # of the judged runs, whose errors make the band
+FEW_JUDGE, FEW_RUNS = 20, 5  # with fewer, the least and the most say too little: the band is twice as wide
+LEAST = 3  # runs that say anything
+SHARE = 0.9  # of the runs, whose errors make the band
+Role = Literal["fitted", "judged", "assumed"]
 _NUMBERS = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
+_WORDS = ("strategy", "recompute", "attention", "precision")
+_COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A published run. `seen`: the source was read; else it was entered from memory. `fitted`: the families' numbers
-    were fitted to it; else it judges them."""
+    """A published run: the families' numbers were fitted to it, or it judges them; or neither, since its layout is
+    assumed."""
 
     source: str
     model: str
-    seen: bool
-    fitted: bool
+    role: Role
     case: Case
     published: float
     unit: str
@@ -70,16 +73,20 @@ class Band:
 
 @functools.cache
 def published_runs() -> tuple[Run, ...]:
-    """All rows of published.csv. Of each group every other one is fitted to; those from memory never are."""
+    """All rows of published.csv. Of each group every other model is fitted to, in the order of the file: a model that
+    judges was never fitted to."""
     runs: list[Run] = []
-    seen: dict[tuple[str, str], int] = {}
+    models: dict[tuple[str, str], list[str]] = {}
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        for row in csv.DictReader(file, restval=""):
             case, known = _case(row), row["seen"] == "yes"
-            group = family_of(case.layout), generation_of(case.hardware.gpu)
-            seen[group] = seen.get(group, 0) + known
-            fitted = known and seen[group] % 2 == 1
-            runs.append(Run(row["source"], row["model"], known, fitted, case, float(row["published"]), row["unit"]))
+            of_group = models.setdefault((family_of(case.layout), generation_of(case.hardware.gpu)), [])
+            if known and row["model"] not in of_group:
+                of_group.append(row["model"])
+            role: Role = "assumed"
+            if known:
+                role = "judged" if of_group.index(row["model"]) % 2 else "fitted"
+            runs.append(Run(row["source"], row["model"], role, case, float(row["published"]), row["unit"]))
     return tuple(runs)
 
 
@@ -88,28 +95,38 @@ def _case(row: dict[str, str]) -> Case:
     if row["llama_like"] == "True":
         shape.update(gated=True, learned_positions=False, biases=False)
     gpus, gpu = int(row["gpus"]), GPU_TYPES[row["gpu"]]
-    layout: dict[str, Any] = {name: row[name] for name in ("strategy", "recompute", "attention")}
-    layout |= {name: int(row[name]) for name in ("batch", "micro_batch", "tp", "pp")}
-    hardware, _ = make_hardware(gpu, gpus, PER_NODE, PER_NODE)
+    layout: dict[str, Any] = {name: row[name] for name in _WORDS if row[name]}
+    layout.update({name: int(row[name]) for name in _COUNTS if row[name]})
+    layout["sequence_parallel"] = row["sequence_parallel"] == "True"
+    hardware, _ = make_hardware(gpu, gpus, PER_NODE, int(row["nics"] or PER_NODE), int(row["nic_speed"] or 0))
     return Case(Model(tied=row["tied"] == "True", **shape), hardware, Layout(**layout))
 
 
 @functools.cache
-def ratios(group: tuple[str, str]) -> tuple[float, ...]:
-    """Those of the runs that judge a group, sorted; of all its runs where fewer than three judge it."""
-    of_group = [run for run in published_runs() if run.group == group]
-    judging = [run for run in of_group if not run.fitted]
-    return tuple(sorted(run.ratio for run in (judging if len(judging) >= 3 else of_group)))
+def evidence_for(kind: str, generation: str) -> tuple[Run, ...]:
+    """The runs of a family and a generation; of one with hardly any, those of the A100."""
+    known = [run for run in published_runs() if run.group[0] == kind and run.role != "assumed"]
+    found = tuple(run for run in known if run.group[1] == generation)
+    return found if len(found) >= LEAST else tuple(run for run in known if run.group[1] == "A100")
+
+
+@functools.cache
+def _spread(kind: str, generation: str) -> tuple[float, float, int]:
+    """The least and the most ratio of nine in ten runs that judge, and how many these are; of all runs, where few
+    judge."""
+    runs = evidence_for(kind, generation)
+    judging = [run for run in runs if run.role == "judged"]
+    chosen, enough = (judging, FEW_JUDGE) if len(judging) >= FEW_JUDGE // 2 else (runs, FEW_RUNS)
+    found = sorted(run.ratio for run in chosen)
+    outside = math.floor((1 - SHARE) / 2 * len(found))
+    power = 1 if len(found) >= enough else 2
+    return min(found[outside], 1) ** power, max(found[-1 - outside], 1) ** power, len(found)
 
 
 def find_band(estimate: Estimate) -> Band:
     """The error to expect of an estimate, by the published runs of its family of programs and generation of GPUs."""
-    group = family_of(estimate.case.layout), generation_of(estimate.case.hardware.gpu)
-    found, case = ratios(group), estimate.case
-    outside = (1 - SHARE) / 2 * len(found)
-    low, high = found[math.floor(outside)], found[-1 - math.floor(outside)]
-    if len(found) < FEW:
-        low, high = low**2, high**2
+    case = estimate.case
+    group = family_of(case.layout), generation_of(case.hardware.gpu)
 
     def distance(run: Run) -> float:
         """In factors of two: of the model's size, of the number of GPUs and of the sequence."""
@@ -121,8 +138,7 @@ def find_band(estimate: Estimate) -> Band:
         )
         return sum(abs(math.log2(mine / its)) for mine, its in pairs)
 
-    nearest = min((run for run in published_runs() if run.group == group), key=distance)
-    return Band(min(low, 1), max(high, 1), len(found), nearest)
+    return Band(*_spread(*group), min(evidence_for(*group), key=distance))
 
 
 def median(numbers: Sequence[float]) -> float:

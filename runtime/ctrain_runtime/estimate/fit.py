@@ -13,7 +13,7 @@ from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
 from ctrain_runtime.estimate.evidence import find_band
-from ctrain_runtime.estimate.families import family_of
+from ctrain_runtime.estimate.families import SELDOM, family_of
 from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, check, divisors
 
@@ -108,7 +108,7 @@ def has_margin(estimate: Estimate) -> bool:
 
 def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
     """By time; of those that are as fast as the fastest, first what published runs have judged, then the simplest
-    strategy, then the fewest parts of the model."""
+    strategy, then the fewest parts of the model. Where a model is split, an optimizer that is shared costs nothing."""
     if not estimates:
         return []
     limit = min(one.values["T"] for one in estimates) * (1 + EQUAL)
@@ -117,7 +117,8 @@ def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
         layout, time = one.case.layout, one.values["T"]
         if time > limit:
             return (1, time)
-        return (0, family_of(layout) == "plain", SHARDED[layout.strategy], layout.tp * layout.pp, time)
+        sharing = 1 if layout.splits_model and layout.strategy == "ddp" else SHARDED[layout.strategy]
+        return (0, family_of(layout) in SELDOM, sharing, layout.tp * layout.pp, layout.strategy == "ddp", time)
 
     return sorted(estimates, key=key)
 

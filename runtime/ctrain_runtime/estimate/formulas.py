@@ -40,7 +40,7 @@ REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et 
 _DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + attention + elementwise), vk*(wn*P/lp*(d - 1)/d/Bd + Ld))"
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
 _LAYER = "s*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
-BUBBLE = "Narayanan et al. 2021, section 2.2"
+BUBBLE = "Narayanan et al. 2021, sections 2.2 and 2.3"
 FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
@@ -49,15 +49,15 @@ SIZES = (
     Formula("Lm", "parameters of a layer's matrices", "", "h**2*(2 + 2*k/a) + j*h*i", PARAMETERS),
     Formula("N", "parameters", "", "l*(Lm + nb) + Ea*h", PARAMETERS),
     Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*h) + h*V)", PALM),
-    Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + R)*4*B*l*s**2*h", FLOPS),
-    Formula("F", "and recomputed ones", "FLOP", "M + R*2*B*s*l*(Lm + 2*s*h)", FLOPS),
+    Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + Ra)*4*B*l*s**2*h", FLOPS),
+    Formula("F", "and recomputed ones", "FLOP", "M + 2*B*s*l*(R*Lm + Ra*2*s*h)", FLOPS),
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
     Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, (2*(Lm + nb) + E*h)/t)", ZERO),
     Formula("gradients", "", "B", "wg*P/z2", ZERO),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
-    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A", KEPT),
+    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A + (u - x)*S", KEPT),
     Formula("output", "logits; or what a layer's gradients need besides", "B", "max(0, max(y*Y, Z) - R*A)", MEASURED),
 )
 STAGE = (
@@ -77,11 +77,11 @@ TIME = (
         "compute", "matrix products", "s", "(F - Fa)/(n*X*e)*lp*p/l", "Narayanan et al. 2021, section 5.1; e is fitted"
     ),
     Formula("attention", "scores of attention", "s", "Fa*(1 + u)/2/(n*X*ea)*lp*p/l", FLASH),
-    Formula("elementwise", "all else; memory-bound", "s", "m*(lp*(3 + R)*D + 3*Y)*cp/W", ROOFLINE),
+    Formula("elementwise", "all else; memory-bound", "s", "m*(lp*((3 + R)*D + (Ra - R)*u*S) + cy*Y)*cp/W", ROOFLINE),
     Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R)*2*(t - 1)/t*w*s*b*h/Bt", RING),
-    Formula("pipeline", "between stages", "s", "2*m*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
+    Formula("pipeline", "between stages", "s", "xp*2*m*ch*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
     Formula(
-        "bubble", "idle stages", "s", "xb*(p - 1)/m*(compute + attention + elementwise + tensor + pipeline)", BUBBLE
+        "bubble", "idle stages", "s", "xb*(p - 1)/m/ch*(compute + attention + elementwise + tensor + pipeline)", BUBBLE
     ),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
     Formula("update", "of the parameters", "s", "P/z1*2*(o + wg)/(W if g else H)", ROOFLINE),

@@ -14,7 +14,7 @@ from ctrain_runtime.estimate.model import Model
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 Schedule = Literal["1f1b", "gpipe"]
-Recompute = Literal["none", "full"]
+Recompute = Literal["none", "selective", "full"]
 Attention = Literal["flash", "plain"]
 Precision = Literal["bf16", "autocast", "fp32"]
 
@@ -25,7 +25,8 @@ _NO_PIPELINE = ("zero2", "zero3")  # DeepSpeed's pipeline engine refuses them
 
 @dataclass(frozen=True)
 class Layout:
-    """`strategy` is that of the data-parallel ranks; `batch` is global, `micro_batch` that of a GPU, in sequences."""
+    """`strategy` is that of the data-parallel ranks; `batch` is global, `micro_batch` that of a GPU, in sequences. A
+    stage has `interleave` parts of the layers, which are not neighbours."""
 
     batch: int
     micro_batch: int = 1
@@ -34,6 +35,7 @@ class Layout:
     tp: int = 1
     pp: int = 1
     schedule: Schedule = "1f1b"
+    interleave: int = 1
     recompute: Recompute = "none"
     attention: Attention = "flash"
     sequence_parallel: bool = False
@@ -60,7 +62,7 @@ class Layout:
         """The options of `ctrain estimate` that differ from the defaults, apart from the batch."""
         default = Layout(self.batch)
         words = []
-        for name in ("strategy", "tp", "pp", "micro_batch", "recompute", "offload", "sequence_parallel"):
+        for name in ("strategy", "tp", "pp", "interleave", "micro_batch", "recompute", "offload", "sequence_parallel"):
             value = getattr(self, name)
             if value != getattr(default, name):
                 words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
@@ -94,6 +96,23 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     if layout.pp > 1 and layout.strategy in _NO_PIPELINE:
         hint = "Pass --strategy zero1 or fsdp, or --pp 1"
         raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
+    if layout.interleave > 1:
+        _check_interleaved(model, layout, layout.micro_batches(gpus))
+    if layout.recompute == "selective" and layout.attention == "flash":
+        raise UsageError("FlashAttention keeps no scores that could be recomputed", "Pass --recompute none or full")
+
+
+def _check_interleaved(model: Model, layout: Layout, micro_batches: int) -> None:
+    parts = layout.pp * layout.interleave
+    if layout.pp == 1 or layout.schedule != "1f1b":
+        raise UsageError("--interleave is of a pipeline with the schedule 1f1b", "Pass --pp 2 or more, or omit it")
+    if model.layers < parts:
+        most = model.layers // layout.pp
+        raise UsageError(f"{model.layers} layers cannot be split into {parts} parts", f"Nearest: --interleave {most}")
+    if micro_batches % layout.pp:
+        problem = f"{micro_batches} micro batches of a replica are not a multiple of pp {layout.pp}, as --interleave needs"
+        near = _multiples("--batch", layout.batch, layout.batch // micro_batches * layout.pp)
+        raise UsageError(problem, f"Nearest: {near}")
 
 
 def divisors(number: int) -> list[int]:

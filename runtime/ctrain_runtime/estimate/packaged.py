@@ -12,7 +12,7 @@ def example_for(model: Model, layout: Layout) -> str:
     """The command that trains it, without its sizes; or why there is none."""
     if model.gated or model.key_value_heads != model.heads or not model.learned_positions:
         return f"{NONE} has this model: they train GPTs; {_other(layout)}"
-    if layout.sequence_parallel or layout.schedule != "1f1b":
+    if layout.sequence_parallel or (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"
     if not layout.splits_model:
         return f"ctrain run gpt -- strategy={layout.strategy}"

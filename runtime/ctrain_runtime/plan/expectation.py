@@ -12,6 +12,7 @@ from ctrain_runtime.base.text import format_duration, pluralize
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import ConfigError, ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, capacity, make_estimate
+from ctrain_runtime.estimate.evidence import find_band
 from ctrain_runtime.estimate.fit import advice, excess
 from ctrain_runtime.estimate.formulas import MEMORY
 from ctrain_runtime.estimate.hardware import GpuType, ambiguity, find_gpus, make_hardware
@@ -57,10 +58,12 @@ def expect(
     notes += ambiguity(next(iter(gpus), ""), types, gpu)
     if gpu is not types[0]:
         notes.append(f"does not fit {types[0].name}: it runs only if the GPUs are {gpu.name}")
-    total = estimate.values["T"] * steps
-    if size.time_limit is not None and total > 60 * size.time_limit:
-        time = f"{pluralize(steps, 'step')} take {format_duration(total)}, the limit is {format_limit(size.time_limit)}"
-        notes.append(f"{time}: pass --time, or resume the run later")
+    seconds = estimate.values["T"]
+    slowest = None if gpu is UNKNOWN else seconds * find_band(estimate).high
+    if slowest and size.time_limit is not None and slowest * steps > 60 * size.time_limit:
+        take = f"take {format_duration(seconds * steps)}, or up to {format_duration(slowest * steps)}"
+        limit = f"the limit is {format_limit(size.time_limit)}: pass --time, or resume the run later"
+        notes.append(f"{pluralize(steps, 'step')} {take}; {limit}")
     expected = Expectation(
         gpu=gpu.name,
         parameters=round(estimate.values["N"]),
@@ -68,8 +71,10 @@ def expect(
         usable=None if gpu is UNKNOWN else round(capacity(hardware)),
         tokens=layout.batch * model.sequence,
         steps=steps,
-        step_seconds=None if gpu is UNKNOWN else estimate.values["T"],
+        step_seconds=None if gpu is UNKNOWN else seconds,
         training={**asdict(model), **asdict(layout)},
+        fastest=None if gpu is UNKNOWN else seconds * find_band(estimate).low,
+        slowest=slowest,
     )
     return expected, () if gpu is UNKNOWN else tuple(notes)
 

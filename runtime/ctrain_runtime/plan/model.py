@@ -153,8 +153,8 @@ class Preflight:
 @dataclass(frozen=True)
 class Expectation:
     """What a run will need, by an estimate. Memory is in bytes per rank: `memory` by part, `usable` of a GPU; `tokens`
-    are those of a step, and `training` has the fields of the estimate's model and layout. Without a known type of GPU
-    (`gpu` is ""), `usable` and `step_seconds` are None."""
+    are those of a step, and `training` has the fields of the estimate's model and layout. By published runs, a step takes
+    `fastest` to `slowest` seconds. Without a known type of GPU (`gpu` is ""), `usable` and all seconds are None."""
 
     gpu: str
     parameters: int
@@ -164,6 +164,8 @@ class Expectation:
     steps: int
     step_seconds: Optional[float]
     training: dict[str, Value] = field(default_factory=dict)
+    fastest: Optional[float] = None
+    slowest: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -181,12 +181,12 @@ def test_a_run_that_was_ended_early_names_its_step_and_its_checkpoint(plan: Laun
 
 def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
     memory = {"parameters": 10**9, "output": 0}
-    expected = Expectation("A100", 10, memory, 79 * 10**9, tokens=1000, steps=5, step_seconds=2)
+    expected = Expectation("A100", 10, memory, 79 * 10**9, tokens=1000, steps=5, step_seconds=2, fastest=1, slowest=3)
     begun = record.begin(changed(plan, estimate=expected))
     shown = [line for line in summary(changed(plan, estimate=expected)) if line.startswith("estimate")]
     assert shown == [
         "estimate  10 parameters; 1.0 GB per rank of 79.0 GB usable: parameters 1.0 GB",
-        "estimate  2.00 s per step on A100; 5 steps: 10.00 s, 0.0111 GPU hours",
+        "estimate  2.00 s (1.00 s to 3.00 s) per step on A100; 5 steps: 10.00 s, 0.0111 GPU hours",
     ]
     for measured, cells in (
         (Measured(250.0, 2 * 10**9), ("4.00 s", "250", "2.0 GB")),

@@ -129,6 +129,32 @@ def test_fewer_network_adapters_are_slower() -> None:
     assert 1 < ratios[1] < 1.05 < ratios[2] < 1.2 < ratios[3] < 1.6
 
 
+def test_an_interleaved_schedule_has_less_of_a_bubble_and_keeps_and_sends_more() -> None:
+    """Narayanan et al. 2021, section 2.2.2; Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1)/(p v) times as much."""
+    case = a_case(GPT3, 128, 256, tp=8, pp=8)
+    once, thrice = (
+        make_estimate(replace(case, layout=replace(case.layout, interleave=parts))).values for parts in (1, 3)
+    )
+    before = sum(once[name] for name in ("compute", "attention", "elementwise", "tensor", "pipeline"))
+    assert once["bubble"] == pytest.approx(7 / 128 * before)
+    assert thrice["bubble"] == pytest.approx(7 / 128 / 3 * (before + 2 * once["pipeline"]))
+    assert thrice["pipeline"] == pytest.approx(3 * once["pipeline"])
+    assert thrice["f"] == pytest.approx(once["f"] * (1 + 7 / 24))
+
+
+def test_selective_recomputation_keeps_no_scores_and_computes_attention_again() -> None:
+    """Korthikanti et al. 2022, section 5: of GPT-3, 70 % less memory."""
+    case = a_case(GPT3, 8, 64, attention="plain", tp=8, sequence_parallel=True)
+    kept, selective = (
+        make_estimate(replace(case, layout=replace(case.layout, recompute=how))).values for how in ("none", "selective")
+    )
+    assert selective["F"] - kept["F"] == pytest.approx(4 * 64 * 96 * 2048**2 * 12288)
+    assert selective["A"] / kept["A"] == pytest.approx(0.3, abs=0.01)
+    assert selective["compute"] == kept["compute"] and selective["attention"] > kept["attention"]
+    assert selective["elementwise"] > kept["elementwise"]
+    assert kept["activations"] - selective["activations"] == pytest.approx(95 * kept["S"])  # one layer's, while it lasts
+
+
 def test_zero_divides_the_state_among_the_replicas() -> None:
     """Rajbhandari et al. 2020, figure 1: 7.5B on 64 GPUs: 31.4 and 16.6 GB; DeepSpeed's share of gradients in fp32 is
     0.5 GB more. ZeRO 3 also gathers two layers, and the embeddings."""

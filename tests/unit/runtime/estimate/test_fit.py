@@ -34,8 +34,14 @@ def test_a_layout_at_least_as_good_as_the_published_one_and_why(
 
 
 def test_530b_is_split_as_published() -> None:
-    layout = fit(a_case(PRESETS["mt-nlg-530b"], 2240, 1920, **MEGATRON), set(MEGATRON)).ranked[0].case.layout
+    found = fit(a_case(PRESETS["mt-nlg-530b"], 2240, 1920, **MEGATRON), {*MEGATRON, "strategy"})
+    layout = found.ranked[0].case.layout
     assert (layout.tp, layout.pp) == (8, 35)
+
+
+def test_a_split_model_has_its_optimizer_shared() -> None:
+    layout = fit(a_case(PRESETS["gpt3-175b"], 1024, 1536), ()).ranked[0].case.layout
+    assert layout.tp * layout.pp > 1 and layout.strategy == "zero1"
 
 
 def test_what_fits_on_a_gpu_is_not_split() -> None:

@@ -17,6 +17,7 @@ from ctrain_runtime.estimate.presets import PRESETS
         ("gpt2", {"pp": 5, "strategy": "zero1"}, "ctrain run gpt -- strategy=3d tp=1 pp=5"),
         ("gpt2", {"pp": 5}, "no packaged example splits layers like this; Megatron-LM does"),
         ("gpt2", {"tp": 2, "sequence_parallel": True}, "no packaged example splits layers like this; Megatron-LM does"),
+        ("gpt2", {"tp": 2, "pp": 4, "interleave": 2}, "no packaged example splits layers like this; Megatron-LM does"),
         ("llama-3-8b", {"strategy": "fsdp"}, "no packaged example has this model: they train GPTs; torchtitan does"),
     ],
 )

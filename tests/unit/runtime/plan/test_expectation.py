@@ -62,6 +62,7 @@ def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None
     model = Model(48, 1600, 25, 1024, 50257)
     values = make_estimate(Case(model, a_hardware(8), Layout(64))).values
     assert found.step_seconds == values["T"]
+    assert found.fastest and found.slowest and found.fastest < values["T"] < found.slowest
     assert (found.gpu, found.tokens, found.steps, notes) == ("A100-SXM4-80GB", 64 * 1024, 1000, ())
     assert found.parameters == pytest.approx(1.558e9, rel=0.005)
     assert sum(found.memory.values()) == pytest.approx(values["G"])
@@ -166,7 +167,8 @@ def test_a_run_that_cannot_end_in_its_time_is_not_refused_because_it_may_be_resu
     assert expected("steps=1000", size=JobSize(1, 8, 8, time_limit=None))[1] == ()
     _, (note,) = expected("steps=1000000")
     assert note.startswith("1000000 steps take ")
-    assert note.endswith(" d, the limit is 10:00:00: pass --time, or resume the run later")
+    assert ", or up to " in note
+    assert note.endswith(" d; the limit is 10:00:00: pass --time, or resume the run later")
 
 
 def test_the_network_between_nodes_is_the_sites_or_an_assumption() -> None:
