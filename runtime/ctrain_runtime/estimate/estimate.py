@@ -202,6 +202,7 @@ def _stages(case: Case) -> list[dict[str, float]]:
     steps, embeddings = float(layout.micro_batches(case.hardware.count)), _rows(replace(case.model, tied=True))
     if layout.pp == 1:
         return [{"E": _rows(case.model), "y": 1, "f": 1}]
-    most = layout.pp + (layout.pp - 1) / layout.interleave * (layout.interleave > 1)  # Korthikanti et al., section 4.2.3
+    # The parts of an interleaved stage keep more: Korthikanti et al., section 4.2.3.
+    most = layout.pp + (layout.pp - 1) / layout.interleave * (layout.interleave > 1)
     first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, most), 1.0)
     return [{"E": embeddings, "y": 0, "f": first}, {"E": rows, "y": 1, "f": last}]

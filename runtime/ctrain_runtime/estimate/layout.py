@@ -110,7 +110,7 @@ def _check_interleaved(model: Model, layout: Layout, micro_batches: int) -> None
         most = model.layers // layout.pp
         raise UsageError(f"{model.layers} layers cannot be split into {parts} parts", f"Nearest: --interleave {most}")
     if micro_batches % layout.pp:
-        problem = f"{micro_batches} micro batches of a replica are not a multiple of pp {layout.pp}, as --interleave needs"
+        problem = f"{micro_batches} micro batches are not a multiple of pp {layout.pp}, as --interleave needs"
         near = _multiples("--batch", layout.batch, layout.batch // micro_batches * layout.pp)
         raise UsageError(problem, f"Nearest: {near}")
 

@@ -153,8 +153,8 @@ class Preflight:
 @dataclass(frozen=True)
 class Expectation:
     """What a run will need, by an estimate. Memory is in bytes per rank: `memory` by part, `usable` of a GPU; `tokens`
-    are those of a step, and `training` has the fields of the estimate's model and layout. By published runs, a step takes
-    `fastest` to `slowest` seconds. Without a known type of GPU (`gpu` is ""), `usable` and all seconds are None."""
+    are those of a step, and `training` has the fields of the estimate's model and layout. By published runs, a step
+    takes `fastest` to `slowest` seconds. Without a known type of GPU (`gpu` is ""), these and `usable` are None."""
 
     gpu: str
     parameters: int

@@ -152,7 +152,7 @@ def test_selective_recomputation_keeps_no_scores_and_computes_attention_again() 
     assert selective["A"] / kept["A"] == pytest.approx(0.3, abs=0.01)
     assert selective["compute"] == kept["compute"] and selective["attention"] > kept["attention"]
     assert selective["elementwise"] > kept["elementwise"]
-    assert kept["activations"] - selective["activations"] == pytest.approx(95 * kept["S"])  # one layer's, while it lasts
+    assert kept["activations"] - selective["activations"] == pytest.approx(95 * kept["S"])  # one layer's is computed
 
 
 def test_zero_divides_the_state_among_the_replicas() -> None:

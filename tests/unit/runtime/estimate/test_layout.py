@@ -31,8 +31,8 @@ GPT3 = PRESETS["gpt3-175b"]
          "Pass --strategy zero1 or fsdp, or --pp 1"),
         (8, {"interleave": 2}, "--interleave is of a pipeline with the schedule 1f1b. Pass --pp 2 or more, or omit it"),
         (8, {"pp": 2, "interleave": 64}, "96 layers cannot be split into 128 parts. Nearest: --interleave 48"),
-        (8, {"batch": 12, "pp": 2, "interleave": 2}, "3 micro batches of a replica are not a multiple of pp 2, as "
-         "--interleave needs. Nearest: --batch 8 or --batch 16"),
+        (8, {"batch": 12, "pp": 2, "interleave": 2}, "3 micro batches are not a multiple of pp 2, as --interleave "
+         "needs. Nearest: --batch 8 or --batch 16"),
         (8, {"recompute": "selective"}, "FlashAttention keeps no scores that could be recomputed. "
          "Pass --recompute none or full"),
     ],
