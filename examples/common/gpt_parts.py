@@ -1,5 +1,5 @@
 """A rank's part of the GPT: cut while the model is on the meta device, which has shapes but no memory, then filled;
-and the norm of its gradient."""
+the norm of its gradient; and what a checkpoint has of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from gpt_model import GPT, first_value
+from gpt_model import GPT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from zero import Zero
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's names
 # Megatron-LM (Shoeybi et al., 2019): heads and the wide layer are cut by columns, the layers after them by rows.
 OF_BLOCKS = {
     "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
@@ -47,11 +49,15 @@ def cut(model: GPT, mesh: DeviceMesh, shard: bool, bf16: bool) -> None:
 
 
 @torch.no_grad()
-def fill(model: GPT, layers: int, seed: int, whole: Callable[[nn.Parameter], AbstractContextManager]) -> None:
+def fill(
+    model: GPT,
+    first_value: Callable[[str, torch.Size], torch.Tensor],
+    whole: Callable[[nn.Parameter], AbstractContextManager],
+) -> None:
     """Gives a part its first values, of one whole parameter after the other; `whole` makes that of ZeRO 3 whole."""
     for name, parameter in model.named_parameters():
         with whole(parameter):
-            value = first_value(name, parameter.shape, layers, seed).to(parameter.device)
+            value = first_value(name, parameter.shape).to(parameter.device)
             if isinstance(parameter, DTensor):
                 value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
             parameter.copy_(value)
@@ -80,3 +86,26 @@ def clip(model: nn.Module, largest: float, stages: Any) -> torch.Tensor:
     for group in groups if largest else ():
         nn.utils.clip_grads_with_norm_(group, largest, square.sqrt())
     return square.sqrt()
+
+
+def state_of(model: GPT, optimizer: Any, zero: Zero | None) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds, by its name in the whole model: tensors to save, or to load into."""
+    inner = optimizer.optimizer if zero else optimizer
+    flat = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO 3's parameters
+    for parameter in flat or [parameter for group in inner.param_groups for parameter in group["params"]]:
+        empty = {moment: torch.zeros_like(parameter) for moment in MOMENTS}  # as before the first step
+        empty["step"] = torch.zeros((), device=parameter.device) if isinstance(inner, torch.optim.AdamW) else 0
+        inner.state[parameter] = empty | inner.state[parameter]
+    named = dict(model.named_parameters())
+    if zero:
+        return zero.state(optimizer, named, MOMENTS)
+    moments = {f"{moment}.{name}": inner.state[p][moment] for name, p in named.items() for moment in MOMENTS}
+    return moments | {name: p.detach() for name, p in named.items()}
+
+
+def restore(model: GPT, optimizer: Any, zero: Zero | None, state: dict[str, torch.Tensor], step: int) -> None:
+    """After tensors of `state` were loaded: takes over those that are not its own, and the optimizer's step."""
+    if zero:
+        zero.restore(state, dict(model.named_parameters()), MOMENTS)
+    for values in (optimizer.optimizer if zero else optimizer).state.values():
+        values["step"] = values["step"] * 0 + step  # a number, or a tensor

@@ -15,7 +15,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Config:
-    data: str = ""  # a text file or a directory of them; empty: /data if mounted, else the licences in the image
+    data: str = ""  # a text file, a directory of them or of common/tokens.py; empty: /data if mounted, else licences
     strategy: str = "ddp"
     pp: int = 2  # pipeline stages of strategy 3d
     tp: int = 2  # ranks that share each layer of strategy 3d
@@ -24,9 +24,10 @@ class Config:
     layers: int = 4
     heads: int = 4
     width: int = 128
-    context: int = 64  # characters that the model sees
+    context: int = 64  # tokens that the model sees
     batch: int = 64  # sequences per step, of all ranks together
     micro_batch: int = 8  # sequences per forward pass of a rank, at most; several passes accumulate gradients
+    weights: str = ""  # a directory with a GPT-2 of Hugging Face to start from; empty: random ones
     steps: int = 1000
     lr: float = 1e-3
     warmup: int = 100  # steps
@@ -34,10 +35,11 @@ class Config:
     clip: float = 1.0  # largest norm of the gradient of the whole model; 0: as it is
     bf16: bool = False
     recompute: bool = False  # activations, in the backward pass
+    compile: bool = False  # blocks, by torch.compile: a minute or more at the start, then faster steps
     seed: int = 1
     save_every: int = 250  # steps
     validate_every: int = 250  # steps; 0: only after the last
-    sample: int = 300  # characters to make up after the training
+    sample: int = 300  # tokens to make up after the training
 
     def micro_batch_of(self, share: int, stages: int) -> int:
         """The largest that divides the share of a rank, and gives each stage of a pipeline one to work on."""
@@ -52,4 +54,6 @@ def parse(words: list[str]) -> Config:
     needed = {"cpu": "zero1, zero2 or zero3", "nvme": "zero3"}.get(config.offload, config.strategy)
     if config.strategy not in needed:
         raise settings.InputError(f"offload={config.offload} needs strategy={needed}, not {config.strategy}")
+    if config.compile and config.strategy == "zero3":  # whose parameters come and go within a block
+        raise settings.InputError("compile=true needs another strategy than zero3, such as fsdp")
     return config

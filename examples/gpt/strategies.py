@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from config import Config
 from example import InputError, World
-from gpt_model import GPT, cross_entropy
-from gpt_parts import alike, clip, cut, fill, is_matrix
+from gpt2_weights import Pretrained
+from gpt_model import GPT, cross_entropy, first_value
+from gpt_parts import alike, clip, cut, fill, is_matrix, restore, state_of
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from zero import Zero
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's names
 BETAS = (0.9, 0.95)
 
 
@@ -28,7 +28,7 @@ class Strategy:
     The model is cut while its parameters have shapes, but no memory (the meta device): no rank ever holds all of it.
     """
 
-    def __init__(self, config: Config, world: World, characters: int) -> None:
+    def __init__(self, config: Config, world: World, vocabulary: int) -> None:
         self.config, self.world, self.name, size = config, world, config.strategy, world.size
         self.stages, tp = {"tp": (1, size), "pp": (size, 1), "3d": (config.pp, config.tp)}.get(self.name, (1, 1))
         if (self.name == "single" and size > 1) or size % (self.stages * tp) or config.layers < self.stages:
@@ -44,7 +44,7 @@ class Strategy:
             raise InputError(f"batch={config.batch} must be a multiple of {least}")
         self.micro_batch = config.micro_batch_of(share, self.stages)
         self.micro_batches = share // self.micro_batch
-        model = self._make_part(characters, tp)
+        model = self._make_part(vocabulary, tp)
         self.model = self.module = model
         decay = config.weight_decay  # of matrices, not of biases and scales
         groups = [{"params": group, "weight_decay": decay * is_matrix(group[0])} for group in alike(model)]
@@ -67,11 +67,11 @@ class Strategy:
             schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[config.schedule]
             self.pipeline = schedule(part, self.micro_batches, loss_fn=cross_entropy)
 
-    def _make_part(self, characters: int, tp: int) -> GPT:
+    def _make_part(self, vocabulary: int, tp: int) -> GPT:
         """This rank's part of the model, with its first values."""
         config, device = self.config, self.world.device
         bf16 = config.bf16 and self.name not in ("zero1", "zero2", "zero3", "fsdp", "3d")  # whose weights are bf16
-        shape = (characters, config.context, config.layers, config.heads, config.width)
+        shape = (vocabulary, config.context, config.layers, config.heads, config.width)
         build, whole = partial(GPT, *shape, bf16, config.recompute), nullcontext
         with torch.device("meta"):
             model = build()
@@ -82,7 +82,12 @@ class Strategy:
             if self.name in ("fsdp", "tp", "pp", "3d"):
                 cut(model, self._mesh(tp), self.name in ("fsdp", "3d"), config.bf16)
             model.to_empty(device=device)
-        fill(model, config.layers, config.seed, whole)
+        value = partial(first_value, layers=config.layers, seed=config.seed)
+        fill(model, Pretrained(config, vocabulary).value if config.weights else value, whole)
+        for block in (
+            model.blocks.values() if config.compile else ()
+        ):  # what a strategy hooks between them stays as it is
+            block.forward = torch.compile(block.forward)
         return model
 
     def _mesh(self, tp: int) -> DeviceMesh:
@@ -137,7 +142,7 @@ class Strategy:
         return torch.stack([cross_entropy(self.module(x), y) for x, y in parts]).mean() / self.copies
 
     def _share(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        share = batch.chunk(self.data_ranks)[self.data_rank].to(self.world.device)
+        share = batch.chunk(self.data_ranks)[self.data_rank].to(self.world.device, non_blocking=True)
         return share[:, :-1], share[:, 1:]
 
     def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -169,22 +174,8 @@ class Strategy:
 
     def state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds, by its name in the whole model: tensors to save, or to load into."""
-        inner = self.optimizer.optimizer if self.zero else self.optimizer
-        flat = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO 3's parameters
-        for parameter in flat or [parameter for group in inner.param_groups for parameter in group["params"]]:
-            empty = {moment: torch.zeros_like(parameter) for moment in MOMENTS}  # as before the first step
-            empty["step"] = torch.zeros((), device=parameter.device) if isinstance(inner, torch.optim.AdamW) else 0
-            inner.state[parameter] = empty | inner.state[parameter]
-        named = dict(self.model.named_parameters())
-        if not self.zero:
-            moments = {f"{moment}.{name}": inner.state[p][moment] for name, p in named.items() for moment in MOMENTS}
-            return moments | {name: p.detach() for name, p in named.items()}
-        return self.zero.state(self.optimizer, named, MOMENTS)
+        return state_of(self.model, self.optimizer, self.zero)
 
     def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
         """After tensors of `state` were loaded: takes over those that are not its own, and the optimizer's step."""
-        if self.zero:
-            self.zero.restore(state, dict(self.model.named_parameters()), MOMENTS)
-        inner = self.optimizer.optimizer if self.zero else self.optimizer
-        for values in inner.state.values():
-            values["step"] = values["step"] * 0 + step  # a number, or a tensor
+        restore(self.model, self.optimizer, self.zero, state, step)

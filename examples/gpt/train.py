@@ -1,4 +1,4 @@
-"""Train a GPT on the characters of a text, by a parallel strategy of your choice: KEY=VALUE, see config.py."""
+"""Train a GPT on a text, by a parallel strategy of your choice: KEY=VALUE, see config.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import sharded
 import torch
-from characters import Corpus
 from config import Config, parse
+from corpus import Corpus
 from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, resume_dir, run_dir, stopping
 from gpt_model import continue_text
 from learning_rate import learning_rate
@@ -34,16 +34,17 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
     """The loss of each step, and whether a signal ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
-    strategy = Strategy(config, world, len(corpus.vocabulary))
+    strategy = Strategy(config, world, corpus.size)
     alone = world.size == 1 or config.strategy == "horovod"  # no process group
     if start:
         state = strategy.state()
         sharded.load(start, state, alone)
         strategy.restore(state, facts["step"])
     metrics, losses, clock = Metrics(world, directory), [], StepClock()
-    for step in range(facts["step"] + 1, config.steps + 1):
-        batch, lr = corpus.batch(step, config.batch, config.seed), learning_rate(config, step)
+    steps = range(facts["step"] + 1, config.steps + 1)
+    for batch, step in zip(corpus.batches(steps, config.batch, config.seed), steps):
         clock.start_computing()
+        lr = learning_rate(config, step)
         loss, norm = strategy.step(batch, lr)
         mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(stopping()))]))
         losses.append(mean)
@@ -79,15 +80,15 @@ def validation_loss(config: Config, corpus: Corpus, strategy: Strategy) -> float
 def report(config: Config, world: World, corpus: Corpus, strategy: Strategy, loss: float | None) -> None:
     """Prints the validation loss, and a text that the model makes up."""
     known = "unknown: pipelines of this torch only train" if loss is None else f"{loss:.3f}"
-    entropy = f"unigram entropy of the text {corpus.unigram_entropy():.3f} (nats per character)"
+    entropy = f"unigram entropy of the text {corpus.unigram_entropy():.3f} (nats per token)"
     world.say(f"validation loss {known}, {entropy}")
     if config.sample and strategy.stages > 1:
         world.say("no sample: a pipeline computes batches of one shape; resume with another strategy")
     elif config.sample:
-        start = corpus.validation[:1].to(world.device)
+        start = torch.tensor(corpus.validation[:1].tolist(), device=world.device)
         with strategy.inference():
             text = continue_text(strategy.module, start, config.sample, config.context, config.seed)
-        world.say("".join(corpus.vocabulary[token] for token in text))
+        world.say(corpus.decode(text.tolist()))
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import torch
-from characters import Corpus
+from corpus import Corpus
 from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, is_restarted, resume_dir, run_dir, stopping
 from learning_rate import learning_rate
 from megatron.core import dist_checkpointing, parallel_state
@@ -169,7 +169,7 @@ def train(args: argparse.Namespace, world: World, directory: Path, start: Path |
     facts = facts_of(start, args)
     corpus = Corpus(args.data, args.context, facts["vocabulary"])
     facts["vocabulary"] = corpus.vocabulary
-    model = make_model(args, len(corpus.vocabulary), world.device)
+    model = make_model(args, corpus.size, world.device)
     optimizer = make_optimizer(args, model)
     if start:
         loaded = dist_checkpointing.load(state_of(model, optimizer, facts, is_loading=True), str(start))
@@ -177,8 +177,9 @@ def train(args: argparse.Namespace, world: World, directory: Path, start: Path |
         optimizer.load_state_dict(loaded["optimizer"])
     schedule, rank = get_forward_backward_func(), parallel_state.get_data_parallel_rank()
     metrics, losses, clock = Metrics(world, directory), [], StepClock()
-    for step in range(facts["step"] + 1, args.steps + 1):
-        share = corpus.batch(step, args.batch, args.seed).chunk(ranks)[rank].to(world.device)
+    steps = range(facts["step"] + 1, args.steps + 1)
+    for batch, step in zip(corpus.batches(steps, args.batch, args.seed), steps):
+        share = batch.chunk(ranks)[rank].to(world.device, non_blocking=True)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(args, step)
         clock.start_computing()

@@ -36,6 +36,7 @@ TWO_RANKS = {
     "zero1": "strategy=zero1",
     "zero2": "strategy=zero2",
     "zero2, offload to CPU": "strategy=zero2,offload=cpu",
+    **{f"{name}, compile": f"strategy={name},compile=true" for name in ("fsdp", "tp", "pp")},
     "zero3": "strategy=zero3",
     "zero3, offload to CPU": "strategy=zero3,offload=cpu",
     "zero3, offload to NVMe": "strategy=zero3,offload=nvme",
@@ -142,8 +143,21 @@ def test_offload_to_nvme_needs_no_compiler_and_an_io_that_fails_ends_the_program
 def test_logits_are_those_of_another_gpt2(cluster: Cluster) -> None:
     done = in_image(cluster, "gpt_reference.py")
     assert done.returncode == 0, done.stderr
-    words = done.stdout.split()
-    assert float(words[2]) > 1, "the logits are not all near zero"
+    largest = re.findall(r"^largest logit ([0-9.]+) ", done.stdout, re.M)
+    assert len(largest) == 2 and min(map(float, largest)) > 1, "with a head of its own or not, they are not near zero"
+    for needed in ("needs layers=3 heads=4 width=64", "needs a context of at most 32", "/nowhere cannot be read: "):
+        assert done.stdout.count(needed) == 2, done.stdout
+
+
+def test_a_text_on_disk_is_trained_on_from_given_weights(cluster: Cluster) -> None:
+    done = in_image(cluster, "tokens_on_disk.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["written"].endswith(" tokens, of 300 different ones") and found["size"] == 300
+    assert (found["type"], found["whole"], found["batches"]) == ("uint16", True, True)
+    assert len(found["losses"]) == 40 and found["losses"][-1] < found["losses"][0] / 3
+    assert found["another tokenizer"] == "DIR/tokens has another tokenizer than the text of the checkpoint"
+    assert "/text has characters that the checkpoint does not know" in found["another text"]
 
 
 def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -> None:

@@ -175,6 +175,14 @@ def test_gpt_refuses_to_offload_what_its_strategy_would_keep(monkeypatch: pytest
                 parse([f"strategy={strategy}", f"offload={offload}"])
 
 
+def test_gpt_refuses_to_compile_blocks_whose_parameters_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    parse = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"]
+    assert parse(["strategy=zero2", "compile=true"]).compile
+    with pytest.raises(ValueError, match=r"^compile=true needs another strategy than zero3, such as fsdp$"):
+        parse(["strategy=zero3", "compile=true"])
+
+
 @pytest.fixture
 def swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """swap_directory of examples/common; HOME is below tmp_path."""

@@ -196,3 +196,33 @@ def imported(file: Path) -> set[str]:
     names = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in statements if isinstance(node, ast.ImportFrom)}
     return {name.partition(".")[0] for name in names}
+
+
+def test_tokens_that_were_copied_in_part_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(COMMON))
+    tokens = runpy.run_path(str(COMMON / "tokens.py"))
+    facts = {"tokenizer": "sha256:1", "size": 300, "type": "<u2", "bytes": 6}
+    (tmp_path / "tokens.json").write_text(json.dumps(facts))
+    (tmp_path / "tokens.bin").write_bytes(bytes([1, 0, 2, 0, 43, 1]))
+    assert tokens["Tokens"].are_in(tmp_path)
+    assert tokens["Tokens"](tmp_path, "").numbers.tolist() == [1, 2, 299]
+    with pytest.raises(ValueError, match="has another tokenizer than the text of the checkpoint"):
+        tokens["Tokens"](tmp_path, "sha256:2")
+    (tmp_path / "tokens.bin").write_bytes(bytes(4))
+    with pytest.raises(ValueError, match=r"tokens\.bin has 4 bytes, not 6: copy or make it anew"):
+        tokens["Tokens"](tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("library", "problem"),
+    [
+        ("", "/nowhere has no files"),
+        ("raise ImportError", "tokens need the package tokenizers: choose an image with the layer libraries"),
+    ],
+)
+def test_what_cannot_become_tokens_is_named(library: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizers.py").write_text(library)
+    argv = [sys.executable, str(COMMON / "tokens.py"), "/nowhere", str(tmp_path / "tokens")]
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
+    done = subprocess.run(argv, env={**environment, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"tokens.py: {problem}\n")
