@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from example import Metrics
+from late import one_late, start_reading
 from text import passages
 from tokenizers import ByteLevelBPETokenizer
 from torch.utils.data import DataLoader
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, PreTrainedTokenizerFast
 
+LR = 2e-3
 MASKED = 0.15  # of the tokens, as for BERT
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 # Passages have no mark at their beginning; the class is found from the mean of all tokens.
@@ -50,16 +53,21 @@ def pretrain(
     torch.manual_seed(0)
     shape = ModernBertConfig(vocab_size=len(tokenizer), classifier_pooling="mean", **SHAPE, **SPECIAL)
     model = AutoModelForMaskedLM.from_config(shape)
-    optimizer = torch.optim.AdamW(model.parameters(), options.lr)
+    optimizer = torch.optim.AdamW(model.parameters(), LR)
     loader = DataLoader(passages(texts, tokenizer, options.length), options.batch_size, shuffle=True, drop_last=True)
     wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     generator = torch.Generator().manual_seed(accelerator.process_index)
-    for step, (tokens, _) in zip(range(1, options.pretrain_steps + 1), endless(loader)):
-        loss = wrapped(**mask(tokens, tokenizer.mask_token_id, generator)).loss
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = accelerator.reduce(loss.detach(), "mean").item()
+
+    def make_steps() -> Iterator[tuple[int, Callable[[], Any]]]:
+        for step, (tokens, _) in zip(range(1, options.pretrain_steps + 1), endless(loader)):
+            loss = wrapped(**mask(tokens, tokenizer.mask_token_id, generator)).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            yield step, start_reading(accelerator.reduce(loss.detach(), "mean"))
+
+    for step, read in one_late(make_steps()):
+        mean = read()
         metrics.write(phase="pretrain", step=step, steps=options.pretrain_steps, loss=mean)
         if step in (1, options.pretrain_steps):
             accelerator.print(f"pretraining, step {step}/{options.pretrain_steps}  loss {mean:.2f}")

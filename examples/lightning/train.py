@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as lightning
@@ -26,6 +27,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from example import Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
+from late import start_reading
 from settings import OptionParser
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -49,7 +51,7 @@ class Classifier(lightning.LightningModule):
         super().__init__()
         self.options, self.world = options, world
         self.network = torch.nn.Sequential(images.Normalize(), getattr(models, options.model)(num_classes=classes))
-        self.metrics = Metrics(world)
+        self.metrics, self.unwritten = Metrics(world), None
         self.counts = torch.zeros(2)  # validation images classified correctly, and all
 
     def configure_optimizers(self) -> dict[str, object]:
@@ -64,17 +66,28 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
         pictures, labels = batch
         loss = cross_entropy(self.network(pictures), labels)
-        mean = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean").item()
+        mean = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean")
         steps = self.trainer.estimated_stepping_batches
-        self.metrics.write(epoch=self.current_epoch + 1, step=self.global_step + 1, steps=steps, loss=mean)
+        facts = {"epoch": self.current_epoch + 1, "step": self.global_step + 1, "steps": steps}
+        self._write_step((facts, start_reading(mean)))
         return loss
+
+    def _write_step(self, following: tuple[dict[str, int], Callable[[], float]] | None = None) -> None:
+        """Writes the step before, which a GPU has done by now: `.item()` of this one would wait for it."""
+        if self.unwritten:
+            facts, read = self.unwritten
+            self.metrics.write(**facts, loss=read())
+        self.unwritten = following
 
     def validation_step(self, batch: list[torch.Tensor], _index: int) -> None:
         pictures, labels = batch
         correct = (self.network(pictures).argmax(dim=1) == labels).sum()
-        self.counts += torch.tensor([correct.item(), len(labels)])
+        self.counts = self.counts.to(self.device)
+        self.counts[0] += correct
+        self.counts[1] += len(labels)
 
     def on_validation_epoch_end(self) -> None:
+        self._write_step()
         counts = self.trainer.strategy.reduce(self.counts.to(self.device), reduce_op="sum")
         correct, count = counts.long().tolist()
         self.counts.zero_()

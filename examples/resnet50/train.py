@@ -7,7 +7,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from checkpoint import load_checkpoint, save_checkpoint
 from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, stopping
+from late import one_late
 from settings import OptionParser
 from step_clock import StepClock
 from strategies import Ddp, Horovod
@@ -56,15 +57,6 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto" and device.type == "cuda":
         name = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
     return PRECISIONS.get(name, torch.float32)
-
-
-def one_late(items: Iterable[Any]) -> Iterator[Any]:
-    """Each item, after the next one was made."""
-    previous: list[Any] = []
-    for item in items:
-        yield from previous
-        previous = [item]
-    yield from previous
 
 
 class Trainer:

@@ -15,6 +15,8 @@ from samples.losses import check_losses
 
 ONE_PER_NODE = ("--ranks-per-node", "1")
 FOUR_RANKS_IN_ONE = ("--batch-size", "64", "--lr", "0.04")  # four times the defaults of a rank
+EXIT_SAVED = 85
+STOPPED = Path(__file__).parents[1] / "samples" / "stopped.py"
 IN_FLOAT64 = Path(__file__).parents[1] / "samples" / "in_float64.py"
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")  # the nodes share the cores of one machine
 
@@ -122,9 +124,27 @@ def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_res
     *_, half, last = sorted((run / "checkpoint").glob("*.pt"))
     assert (half.name, last.name) == (f"step-{len(first):08d}.pt", f"step-{lines[-1]['step']:08d}.pt")
     last.unlink()  # as if it had been killed in its last epoch
-    *_, resumed = train(cluster, "resumed", *argv, "--resume", str(run), *options)
-    assert losses(resumed, phase="finetune", epoch=2) == pytest.approx(second, rel=1e-5)
-    assert len(losses(resumed)) == len(second), "nothing else is trained again"
+    cluster.write("stopped.py", STOPPED.read_text())
+    stop = [
+        "--image",
+        "pytorch-cpu",
+        "--launcher",
+        "env",
+        "--nodes",
+        "2",
+        "--preflight",
+        "off",
+        *ONE_PER_NODE,
+        *ONE_THREAD,
+    ]
+    program = ["--resume", str(run), "--name", "stopped", "--", "python", "stopped.py", "5", *options[1:]]
+    done = cluster.run("ctrain", "run", *stop, *program)
+    assert done.returncode == EXIT_SAVED, done.stdout + done.stderr
+    half = cluster.runs("stopped")
+    stopped = losses([json.loads(line) for line in (half / "metrics.jsonl").read_text().splitlines()])
+    assert 0 < len(stopped) < len(second), "in the middle of the epoch"
+    *_, resumed = train(cluster, "resumed", *argv, "--resume", str(half), *options)
+    assert [*stopped, *losses(resumed)] == pytest.approx(second, rel=1e-5), "nothing else is trained again"
     assert resumed[-1]["accuracy"] == lines[-1]["accuracy"]
     texts = cluster.home / "texts"
     for name, words in {"digits": "one two three four", "letters": "alpha beta gamma delta"}.items():
