@@ -151,7 +151,16 @@ def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_res
         (texts / name).mkdir(parents=True, exist_ok=True)
         for number in range(8):
             (texts / name / f"{number}.txt").write_text(" ".join(random.Random(number).choices(words.split(), k=600)))
-    given = ["--weights", str(run / "checkpoint/pretrained"), "--data", str(texts), "--batch-size", "8"]
+    given = [
+        "--weights",
+        str(run / "checkpoint/pretrained"),
+        "--data",
+        str(texts),
+        "--batch-size",
+        "8",
+        "--lr",
+        "0.002",
+    ]
     mounts = ["--nodes", "1", "--mount", str(run), "--mount", str(texts)]
     _, own, steps = train(cluster, "own", *argv, *mounts, "--", *given)
     assert {step["phase"] for step in steps} == {"finetune"} and not (own / "checkpoint/pretrained").exists()
