@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 EXIT_SAVED = 85  # asked to end, saved, and left before it was done; HTCondor takes this code for the same
 EXIT_TRY_AGAIN = 75  # what failed may work the next time: EX_TEMPFAIL of sysexits.h
@@ -224,9 +224,9 @@ def save_checkpoint(writer: Callable[[str], Any], step: int, suffix: str = ".pt"
     _remove(partial)
     try:
         writer(str(partial))
-        digests = "".join(f"{_digest(file, True)}  {name}\n" for name, file in _files(partial, path.name))
+        digests = digests_of_files(partial, path.name)
         _remove(path)
-        _write(_digests_of(path), digests)
+        write_digests(path, digests)
         partial.rename(path)
         _sync(directory)
     finally:
@@ -246,7 +246,15 @@ def checkpoint_to_resume(pattern: str = "step-*") -> Optional[Path]:
     directory = resume_dir()
     if directory is None:
         return None
-    for path in sorted(filter(_is_candidate, directory.glob(pattern)), key=_age, reverse=True):
+    newest = newest_whole(filter(_is_candidate, directory.glob(pattern)))
+    if newest is None and not is_restarted():
+        give_up(f"{directory} has no checkpoint to resume from")
+    return newest
+
+
+def newest_whole(paths: Iterable[Path]) -> Optional[Path]:
+    """The newest checkpoint, by the numbers in their names, whose digests are right; a line about each newer one."""
+    for path in sorted(paths, key=_age, reverse=True):
         try:
             problem = _problem(path)
         except OSError as error:
@@ -254,9 +262,18 @@ def checkpoint_to_resume(pattern: str = "step-*") -> Optional[Path]:
         if not problem:
             return path
         _warn(f"{path} is damaged ({problem}): it is not used")
-    if not is_restarted():
-        give_up(f"{directory} has no checkpoint to resume from")
     return None
+
+
+def digests_of_files(path: Path, name: str, chosen: Callable[[Path], bool] = lambda _: True) -> str:
+    """The lines of digests of those files of a checkpoint of this name that are chosen; they are on disk then."""
+    files = (pair for pair in _files(path, name) if chosen(pair[1]))
+    return "".join(f"{_digest(file, True)}  {full}\n" for full, file in files)
+
+
+def write_digests(path: Path, digests: str) -> None:
+    """Seals a checkpoint: of one that several ranks have written, each has the digests of what is its own."""
+    _write(_digests_of(path), digests)
 
 
 def leave_saved() -> None:

@@ -94,8 +94,10 @@ def report(config: Config, world: World, corpus: Corpus, strategy: Strategy, los
 def main() -> int:
     config, resume = parse(sys.argv[1:]), resume_dir()
     world = begin("horovod" if config.strategy == "horovod" else "torch")
+    alone = world.size == 1 or config.strategy == "horovod"  # no process group
+    start = sharded.newest(resume, world.rank, alone) if resume else None
     stopping()  # from here on a signal only asks for the end
-    _, stopped = train(config, world, run_dir(), sharded.newest(resume) if resume else None)
+    _, stopped = train(config, world, run_dir(), start)
     return EXIT_SAVED if stopped else 0
 
 

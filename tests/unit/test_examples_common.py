@@ -124,6 +124,39 @@ import checkpoint, sharded
 """
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("damaged", ["__0_0.distcp", "__1_0.distcp", ".metadata", "facts.json"])
+def test_a_damaged_part_of_a_sharded_checkpoint_is_noticed(tmp_path: Path, alone: bool, damaged: str) -> None:
+    """Each of two ranks has the digests of its own files; rank 0 writes them, when it has those of all."""
+    program = f"""{STUBS}
+from pathlib import Path
+from ctrain_program import resume_dir
+directory, told = resume_dir(), []
+def save(state, checkpoint_id, no_dist):
+    for name in ("__0_0.distcp", "__1_0.distcp", ".metadata"):
+        (checkpoint_id / name).write_text(str(state["step"]))
+def gather(digests, own):
+    told.append(own)
+    digests[: len(told)] = told
+torch.save, torch.all_gather_object, torch.get_world_size = save, gather, lambda: 2
+torch.broadcast_object_list = lambda paths: None
+for step in (1, 2, 3):
+    facts, told[:] = {{"step": step}}, []
+    (directory / f"step-{{step:08d}}").mkdir(parents=True)
+    for rank in ([0] if {alone} else [1, 0]):
+        path = sharded.save(directory, facts, facts, rank, {alone})
+print(sorted(found.name for found in directory.iterdir()))
+(path / "{damaged}").write_text("")
+print(sharded.newest(directory, 0, {alone}).name)
+"""
+    where = {"CTRAIN_RUN_DIR": str(tmp_path), "CTRAIN_RESUME": str(tmp_path / "checkpoint")}
+    environment = {**os.environ, "PYTHONPATH": str(COMMON), **where}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    kept = ["step-00000002", "step-00000002.sha256", "step-00000003", "step-00000003.sha256"]
+    assert done.stdout.splitlines() == [str(kept), "step-00000002"], done.stderr
+    assert f"digest mismatch of step-00000003/{damaged}" in done.stderr
+
+
 @pytest.mark.parametrize("load", ["checkpoint.load_checkpoint(None)", "sharded.newest(resume_dir())"])
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_run_that_is_restarted_before_it_has_saved_begins_anew(tmp_path: Path, load: str, is_own: bool) -> None:

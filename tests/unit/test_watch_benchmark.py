@@ -41,7 +41,18 @@ def test_what_the_median_does_not_see_counts(watch: ModuleType) -> None:
 
 def test_the_table_has_the_share_and_its_limit(watch: ModuleType) -> None:
     result = watch.compare(steps(watch, [0.005] * 3), steps(watch, [0.00501] * 3, 0.00001))
-    assert watch.table(result).endswith("share of a step: 0.20% (limit 1%)")
+    load = {"watched_runs": 200, "calls_first_minute": 9, "calls_per_minute": 2, "controller_calls_per_second": 6.7}
+    *_, share, one, all_runs = watch.table({**result, **load}).splitlines()
+    assert share == "share of a step: 0.20% (limit 1%)"
+    assert one == "one watch asks the scheduler 9 times in the first minute, later 2 times a minute"
+    assert all_runs == "200 watched runs: 6.7 questions a second"
+
+
+def test_a_watch_asks_less_and_less_often(watch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "WATCHED_MINUTES", 12)
+    load = watch.controller_load(200)
+    assert load["calls_first_minute"] > 2 * load["calls_per_minute"] >= 1
+    assert load["controller_calls_per_second"] == round(200 * load["calls_per_minute"] / 60, 1)
 
 
 @pytest.mark.parametrize(("extra", "code"), [(0.0, 0), (0.0002, 1)])
@@ -58,6 +69,8 @@ def test_a_run_writes_metrics_and_ends_with_the_verdict(
     monkeypatch.setattr(watch, "calibrate", lambda _: lambda: None)
     monkeypatch.setattr(watch, "WARM_UP", 1)
     verdict = {"step_ms": 5.0, "watched_step_ms": 5.0, "calls_us": 1.0, "calls_median_us": 1.0, "limit": 0.01}
+    nothing = dict.fromkeys(("calls_first_minute", "calls_per_minute", "controller_calls_per_second"), 0)
+    monkeypatch.setattr(watch, "controller_load", lambda runs: {"watched_runs": runs, **nothing})
     monkeypatch.setattr(watch, "compare", lambda plain, _: {**verdict, "share": extra / 0.005, "n": len(plain)})
     monkeypatch.setattr(sys, "argv", ["watch.py", "--steps", "3", "--directory", str(tmp_path), "--json"])
     assert watch.main() == code
@@ -66,7 +79,9 @@ def test_a_run_writes_metrics_and_ends_with_the_verdict(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--milliseconds", "0"], ["--directory", "/nowhere"]])
+@pytest.mark.parametrize(
+    "arguments", [["--steps", "0"], ["--watched-runs", "0"], ["--milliseconds", "0"], ["--directory", "/nowhere"]]
+)
 def test_wrong_arguments_are_one_line(
     watch: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:

@@ -31,6 +31,11 @@ SIGNAL, STACKS = 51, "ctrain-stacks"  # as in stacks.py
 ANSWER_SECONDS = 5.0
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<")
 COLLECTIVE = re.compile(r"/(torch/distributed|torch/nn/parallel|torch/autograd|horovod|mpi4py|deepspeed/comm|jax)/")
+STATES = {
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "D": "waits in the kernel, as for a disk",
+}  # proc(5)
 MARK = "--- attempt "  # by mark_attempt, in restarts.bash
 
 Mark = Tuple[int, ...]  # sizes and times of the files of a rank
@@ -261,8 +266,12 @@ class Place(NamedTuple):
 
 
 def find_place(text: str) -> Place:
-    """The place of the main thread, which faulthandler writes last, of the first process. "" without any."""
+    """The place of the main thread, which faulthandler writes last, of the first process. "" without any. One that
+    can answer to no signal stands still because of that."""
     first = text.partition("\n--- process ")[0]
+    state = re.search(r"(?m)^no answer \(state (.)\)$", first)
+    if state and state.group(1) in STATES:
+        return Place(f"an unknown line: {STATES[state.group(1)]}", False)
     thread = re.split(r"(?m)^(?:Current thread|Thread) .*$", first)[-1]
     frames = re.findall(r'(?m)^  File "(.+)", line (\d+) in (.+)$', thread)
     for number, (path, line, function) in enumerate(frames):

@@ -336,8 +336,7 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
         if named and run.plan.tasks == run.plan.recorded_ranks and named.task < run.plan.recorded_ranks:
             who = run.plan.describe(named.task, named.host or failed.host)
             how = f"{named.how} (from the job's log)"
-    early = ranks.ended_before(seen.ranks, failed)
-    after = f"; {run.plan.describe(early.number, early.host)} had ended before with exit code 0" if early else ""
+    after = restarts.left_before(run, seen.ranks, failed)
     full = f"; disk full: {run.path}" if _is_full(run) else ""
     reason = f"{who} failed first: {how}{after}{full}{seen.not_restarted}"
     return Exit(code or seen.code or 1, reason, "program", Ending.FAILED)

@@ -50,10 +50,17 @@ def first_failure(run: Run, started: list[Rank], job_log: str) -> Optional[Rank]
     return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(started)
 
 
+def left_before(run: Run, started: list[Rank], failed: Rank) -> str:
+    """The end of a reason: which rank had left before one that failed; "" if none had."""
+    early = ranks.ended_before(started, failed)
+    return f"; {run.plan.describe(early.number, early.host)} had ended before with exit code 0" if early else ""
+
+
 def _restart(run: Run, event: Event) -> Restart:
     before = events.of_attempt(events.read_all_node_events(run.path), event.attempt - 1)
     logs = job_logs(run)
-    failed = first_failure(run, ranks.from_events(before), logs[min(event.attempt, len(logs)) - 1])
+    started = ranks.from_events(before)
+    failed = first_failure(run, started, logs[min(event.attempt, len(logs)) - 1])
     hung = hangs.given_up(events.read_job_events(run.path), event.attempt - 1)
     code, reason = event.code or 1, f"the job's step failed: exit code {event.code}"
     if hung:
@@ -61,4 +68,5 @@ def _restart(run: Run, event: Event) -> Restart:
     elif failed:
         code = failed.exit_code or code
         reason = f"{run.plan.describe(failed.number, failed.host)} failed: {failed.exit_description()}"
+        reason += left_before(run, started, failed)
     return Restart(event.attempt, record.iso(event.time or 0.0), reason, code, event.message)

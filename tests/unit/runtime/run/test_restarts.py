@@ -60,6 +60,16 @@ def test_each_has_the_rank_that_failed_first_before_it(run: Run) -> None:
     assert record.load(run.path) == ended
 
 
+def test_a_rank_that_had_left_before_is_named(run: Run) -> None:
+    write_attempt(run.path, 0, None, None)
+    for rank, code, at in ((1, 0, 103.0), (0, 1, 106.0)):
+        who = {"attempt": 0, "node": "gpu00", "rank": rank}
+        write_events(run.path, {"what": "ended", "time": at, "code": code, **who}, node=0)
+    write_restart(run.path, 1, code=1)
+    (restart,) = restarts.find(run)
+    assert restart.reason == ("rank 0 on gpu00 failed: exit code 1; rank 1 on gpu00 had ended before with exit code 0")
+
+
 def test_ranks_that_were_stopped_for_a_restart_have_not_been_interrupted(run: Run) -> None:
     """SIGTERM in an earlier attempt would make "saved and left" of the last one's code 0."""
     write_attempt(run.path, 0, 0, 137, signalled=(0,))

@@ -1,0 +1,53 @@
+"""The program of restart.py: two ranks train a layer with Gloo, and resume from its snapshot. It knows no launcher.
+
+steps.py DIRECTORY    rank 0 appends a line per step to steps.jsonl there; pid.RANK is the process of a rank
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SAVED_EVERY = 10
+
+
+def born() -> float:
+    """When this process was created, in seconds since the epoch."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def main() -> None:
+    directory, begun = Path(sys.argv[1]), born()
+    snapshot, step = directory / "snapshot.pt", 0
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    (directory / f"pid.{rank}").write_text(str(os.getpid()))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if snapshot.exists():
+        state = torch.load(snapshot)
+        model.module.load_state_dict(state["model"])
+        step = state["step"]
+    with (directory / "steps.jsonl").open("a") as lines:
+        while True:
+            optimizer.zero_grad()
+            model(torch.ones(8, 256)).square().mean().backward()
+            optimizer.step()
+            step += 1
+            time.sleep(0.05)  # the computation of a larger model
+            if rank == 0:
+                print(json.dumps({"time": time.time(), "step": step, "born": begun}), file=lines, flush=True)
+            if rank == 0 and step % SAVED_EVERY == 0:
+                torch.save({"step": step, "model": model.module.state_dict()}, directory / "snapshot.tmp")
+                (directory / "snapshot.tmp").replace(snapshot)
+
+
+if __name__ == "__main__":
+    main()
