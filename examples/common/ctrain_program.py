@@ -89,7 +89,9 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.file, self.begin, self.failed = -1, b"", False
         try:
-            self.file = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self.file = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            size = os.fstat(self.file).st_size  # a rank that was killed, or met a full disk, may have left half a line
+            self.begin = b"\n" if size and os.pread(self.file, 1, size - 1) != b"\n" else b""
         except OSError as error:
             _warn(f"no metrics: {error}")
 

@@ -137,6 +137,16 @@ def test_only_rank_0_writes_metrics(name: str, tmp_path: Path) -> None:
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+def test_half_a_line_that_was_left_spoils_no_other(program: ModuleType, tmp_path: Path) -> None:
+    """By a rank that was killed, or met a full disk."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 7}\n{"st')
+    for step in (8, 9):
+        program.metrics(step=step)
+    half, *lines = path.read_text().splitlines()[1:]
+    assert half == '{"st' and [json.loads(line)["step"] for line in lines] == [8, 9]
+
+
 def test_metrics_of_a_full_disk_do_not_end_a_training(
     program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
