@@ -50,6 +50,10 @@ ASKS = {
 }
 
 
+class NoStepsError(Exception):
+    """A training did not go on."""
+
+
 @dataclass(frozen=True)
 class Restart:
     """Seconds from the fault to the next step, those of them that the new rank 0 took, those of its first start, when
@@ -98,9 +102,10 @@ class Bench:
         if tool == "ft_launcher":
             argv += ["--bind", f"{self.library}:/library", "--env", "PYTHONPATH=/library"]
         starts = ["torchrun"] if tool == "torchrun" else ["python", "-m", FT_LAUNCHER]
-        return [*argv, *rest, *starts, PER_NODE, f"--max-restarts={RESTARTS}", *train]
+        return [*argv, *rest, *starts, "--standalone", PER_NODE, f"--max-restarts={RESTARTS}", *train]
 
-    def measure(self, tool: str) -> Restart:
+    def measure(self, tool: str) -> Optional[Restart]:
+        """None if there was no other step."""
         with tempfile.TemporaryDirectory(prefix="ctrain-restart-", dir="/var/tmp") as name:
             directory = Path(name)
             with (directory / "output").open("wb") as output:
@@ -108,15 +113,21 @@ class Bench:
                 process = subprocess.Popen(argv, stdout=output, stderr=output, start_new_session=True)
             try:
                 return _restart(process, directory)
+            except NoStepsError as error:
+                print(
+                    f"restart.py: {tool}: {error}\n{(directory / 'output').read_text(errors='replace')[-2000:]}",
+                    file=sys.stderr,
+                )
+                return None
             finally:
                 _end(process)
 
 
 def _restart(process: subprocess.Popen[bytes], directory: Path) -> Restart:
-    wait_for(lambda: len(steps(directory)) >= STEPS_BEFORE, process, directory)
+    wait_for(lambda: len(steps(directory)) >= STEPS_BEFORE, process)
     first, killed = steps(directory)[0], time.time()
     os.kill(int((directory / "pid.1").read_text()), signal.SIGKILL)
-    wait_for(lambda: steps(directory)[-1]["born"] != first["born"], process, directory)
+    wait_for(lambda: steps(directory)[-1]["born"] != first["born"], process)
     done = [step for step in steps(directory) if step["born"] == first["born"]]
     again = next(step for step in steps(directory) if step["born"] != first["born"])
     seconds, lost = again["time"] - killed, done[-1]["step"] - again["step"] + 1
@@ -130,12 +141,13 @@ def steps(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], directory: Path) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            output = (directory / "output").read_text(errors="replace")[-3000:]
-            raise SystemExit(f"restart.py: no steps by {process.args!r}\n{output}")
+        if process.poll() is not None:
+            raise NoStepsError(f"ended with exit code {process.returncode}")
+        if time.monotonic() > deadline:
+            raise NoStepsError(f"no step in {PATIENCE:.0f} s")
         time.sleep(0.02)
 
 
@@ -159,34 +171,36 @@ def install(directory: Path) -> Optional[Path]:
     return None if done.returncode else target
 
 
-def summary(rounds: list[dict[str, Restart]]) -> dict[str, Any]:
-    """Medians of each tool."""
+def summary(rounds: list[dict[str, Optional[Restart]]]) -> dict[str, Any]:
+    """Medians of each tool, of the rounds in which the training went on."""
     figures = {}
     for tool in rounds[0]:
-        seconds, start, first, lost = (
-            statistics.median(getattr(one[tool], name) for one in rounds)
-            for name in ("seconds", "start", "first_start", "lost")
-        )
-        figures[tool] = {
-            "seconds": round(seconds, 2),
-            "start": round(start, 2),
-            "beyond_start": round(seconds - start, 2),
-            "first_start": round(first, 2),
-            "steps_lost": lost,
-            "asks": ASKS[tool],
-        }
+        done = [one for one in (row[tool] for row in rounds) if one]
+        figures[tool] = {"failures": len(rounds) - len(done), "asks": ASKS[tool]}
+        if done:
+            middle = {
+                name: statistics.median(getattr(one, name) for one in done)
+                for name in ("seconds", "start", "first_start", "lost")
+            }
+            middle["beyond_start"] = middle["seconds"] - middle["start"]
+            figures[tool] |= {name: round(number, 2) for name, number in middle.items()}
     return {"tools": figures, "limit_beyond_start": LIMIT, "rounds": len(rounds), "load": round(os.getloadavg()[1], 1)}
 
 
 def table(result: dict[str, Any]) -> str:
-    names = ("to the next step", "own start", "the rest", "first start")
-    head = f"{'':<18}{''.join(f'{name:>18}' for name in names)}{'steps twice':>13}  asks of the program"
-    rows = []
+    columns = {
+        "to the next step": "seconds",
+        "own start": "start",
+        "the rest": "beyond_start",
+        "first start": "first_start",
+        "steps twice": "lost",
+        "failures": "failures",
+    }
+    lines = [f"{'seconds':<18}{''.join(f'{name:>18}' for name in columns)}  asks of the program"]
     for tool, row in result["tools"].items():
-        seconds = (row[name] for name in ("seconds", "start", "beyond_start", "first_start"))
-        numbers = "".join(f"{number:>16.2f} s" for number in seconds)
-        rows.append(f"{tool:<18}{numbers}{row['steps_lost']:>13g}  {row['asks']}")
-    return "\n".join([head, *rows, f"load of the machine: {result['load']}"])
+        numbers = "".join(f"{row.get(name, '-'):>18}" for name in columns.values())
+        lines.append(f"{tool:<18}{numbers}  {row['asks']}")
+    return "\n".join([*lines, f"load of the machine: {result['load']}"])
 
 
 def main() -> int:
@@ -209,7 +223,7 @@ def main() -> int:
     print(table(result))
     if args.json:
         print(json.dumps(result))
-    return 0 if result["tools"]["ctrain"]["beyond_start"] <= LIMIT else 1
+    return 0 if result["tools"]["ctrain"].get("beyond_start", LIMIT + 1) <= LIMIT else 1
 
 
 if __name__ == "__main__":
