@@ -6,12 +6,13 @@ import re
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.run import events, hangs, ranks, record, requeues
+from ctrain_runtime.run import events, hangs, memory, ranks, record, requeues
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import read_text
-from ctrain_runtime.run.ranks import Rank
+from ctrain_runtime.run.ranks import KILLED, Rank
 from ctrain_runtime.run.record import Restart
 from ctrain_runtime.run.submit import Run
+from ctrain_runtime.schedulers.protocol import Status
 
 RESTARTED, NOT_RESTARTED = "restarted", "not restarted"
 MARK = re.compile(r"\n--- attempt ([0-9]{1,9}) ---\n")  # in logs, by mark_attempt
@@ -60,11 +61,15 @@ def _restart(run: Run, event: Event) -> Restart:
     before = events.of_attempt(events.read_all_node_events(run.path), event.attempt - 1)
     logs = job_logs(run)
     started = ranks.from_events(before)
-    failed = first_failure(run, started, logs[min(event.attempt, len(logs)) - 1])
+    log = logs[min(event.attempt, len(logs)) - 1]
+    failed = first_failure(run, started, log)
+    starved = memory.shortage(run.plan, started, failed, Status("running"), run.scheduler.out_of_memory(log))
     hung = hangs.given_up(events.read_job_events(run.path), event.attempt - 1)
     code, reason = event.code or 1, f"the job's step failed: exit code {event.code}"
     if hung:
         reason = hung
+    elif starved:
+        code, reason = KILLED, starved.reason
     elif failed:
         code = failed.exit_code or code
         reason = f"{run.plan.describe(failed.number, failed.host)} failed: {failed.exit_description()}"

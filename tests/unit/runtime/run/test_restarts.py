@@ -60,6 +60,16 @@ def test_each_has_the_rank_that_failed_first_before_it(run: Run) -> None:
     assert record.load(run.path) == ended
 
 
+def test_a_rank_that_ran_out_of_memory_is_named(run: Run) -> None:
+    write_attempt(run.path, 0, 143, None, signalled=(0,))
+    who = {"attempt": 0, "node": "gpu00", "rank": 1}
+    write_events(run.path, {"what": "ended", "time": 103.0, "code": 137, "memory_limit": 8 << 30, **who}, node=0)
+    write_restart(run.path, 1)
+    (restart,) = restarts.find(run)
+    assert restart.code == 137
+    assert restart.reason.startswith("rank 1 on gpu00 ran out of memory: limit 8.6 GB per node. Request more with --mem")
+
+
 def test_a_rank_that_had_left_before_is_named(run: Run) -> None:
     write_attempt(run.path, 0, None, None)
     for rank, code, at in ((1, 0, 103.0), (0, 1, 106.0)):
