@@ -67,7 +67,7 @@ def test_a_rank_that_ran_out_of_memory_is_named(run: Run) -> None:
     write_restart(run.path, 1)
     (restart,) = restarts.find(run)
     assert restart.code == 137
-    assert restart.reason.startswith("rank 1 on gpu00 ran out of memory: limit 8.6 GB per node. Request more with --mem")
+    assert restart.reason.startswith("rank 1 on gpu00 ran out of memory: limit 8.6 GB per node. Request more")
 
 
 def test_a_rank_that_had_left_before_is_named(run: Run) -> None:
