@@ -11,7 +11,9 @@ ct_retried=0                  # how often the job was queued again before
 ct_saved_before=''            # the checkpoints when the job began
 ct_warning=''                 # the process that warns before the time limit
 ct_retry_decided='' ct_queued_again=''
-ct_find_cause=: ct_queue_again=: ct_last_job=: # commands of the scheduler: set cause; queue the job again; it is the last
+ct_lacks_nodes='' # whether too few of the job's nodes are well for another start of the program
+ct_find_cause=: ct_queue_again=: ct_leave_out=: ct_last_job=: # commands of the scheduler: set cause; queue the job again; keep
+# it from the nodes that are not well; it is the last
 
 retry_job() { # RETRIES SECONDS: of its time limit, 0 without one
   local line starts=0 last=0 from='the start'
@@ -48,6 +50,7 @@ retry_if_due() { # sets ct_queued_again
   [ -z "$ct_retry_decided" ] && [ ! -e "${marks[0]}" ] || return
   ct_retry_decided=yes
   "$ct_find_cause"
+  [ "$cause" ] || [ "$ending" ] || [ -z "$ct_lacks_nodes" ] || cause='too few of its nodes are well'
   [ "$cause" ] || [ "$ending" ] || ! has_left_unfinished || cause='saved and left'
   [ "$cause" ] || return
   [ "$ct_retries" = "done" ] || ((ct_retried < ct_retries)) || why="retries used: $ct_retries of $ct_retries"
@@ -56,7 +59,11 @@ retry_if_due() { # sets ct_queued_again
   if [ -z "$why" ]; then
     ct_queued_again=yes
     job_event run requeued "\"message\": \"$cause\"" # first: what queues the job again may end this
-    "$ct_queue_again" >&2 || { ct_queued_again='' && why='the scheduler does not queue the job again'; }
+    if "$ct_queue_again" >&2; then
+      "$ct_leave_out"
+    else
+      ct_queued_again='' why='the scheduler does not queue the job again'
+    fi
   fi
   if [ "$why" ]; then
     job_event run 'not requeued' "\"message\": \"$why\""

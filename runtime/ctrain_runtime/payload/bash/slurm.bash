@@ -55,6 +55,25 @@ slurm_cause() { # sets cause: why Slurm ends this job. Nothing for a cancellatio
 requeue_slurm_job() {
   timeout 60 scontrol requeue "$SLURM_JOB_ID"
 }
+leave_out_slurm_nodes() { # of a job that is queued again: the nodes that failed it, which may be up when it starts. Enough
+  # others must be there
+  local all bad=() out well shown before='' name list others
+  mapfile -t all < <(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null)
+  well=$(list_nodes "$CT_WELL")
+  [ "$well" ] || return 0 # nothing is known
+  for name in "${all[@]}"; do
+    [[ $'\n'$well$'\n' == *$'\n'"$name"$'\n'* && ,$ct_left_out, != *",$name,"* ]] || bad+=("$name")
+  done
+  ((${#bad[@]})) || return 0
+  shown=$(timeout 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null)
+  [[ ! $shown =~ \ ExcNodeList=([^ ]+) || ${BASH_REMATCH[1]} = '(null)' ]] || before=,${BASH_REMATCH[1]}
+  list=$(IFS=, && echo "${bad[*]}")
+  mapfile -t out < <(scontrol show hostnames "$list$before")
+  others=$(sinfo --noheader --partition="$SLURM_JOB_PARTITION" --format=%D | awk '{ all += $1 } END { print all + 0 }')
+  ((others - ${#out[@]} >= ${#all[@]})) || return 0
+  timeout 20 scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$list$before" >&2 || return 0
+  job_event run 'left out' "\"message\": \"$list\""
+}
 keep_slurm_job() { # Slurm ends it, and does not queue it again
   timeout 20 scontrol update JobId="$SLURM_JOB_ID" Requeue=0 >&2
 }
@@ -78,7 +97,7 @@ look_for_good_nodes() { # NODES: that the run needs; of drained ones, if there a
   done
   ct_left_out=$(IFS=, && echo "${bad[*]}")
   # shellcheck disable=SC2034  # restarts.bash reads it
-  ((${#good[@]} >= $1)) || why="${#good[@]} of the job's ${#all[@]} nodes are well, $1 are needed"
+  ((${#good[@]} >= $1)) || ct_lacks_nodes=yes why="${#good[@]} of the job's ${#all[@]} nodes are well, $1 are needed"
 }
 list_nodes() { # STATES: prints the names of the job's nodes in one of these
   sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' |

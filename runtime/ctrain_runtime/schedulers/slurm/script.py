@@ -19,7 +19,8 @@ from ctrain_runtime.schedulers.script import (
 )
 from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, constraint, gres, passed_options, require_one_line
 
-RETRIES = "ct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job ct_last_job=keep_slurm_job"
+RETRIES = "ct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job"
+RETRIES += " ct_leave_out=leave_out_slurm_nodes ct_last_job=keep_slurm_job"
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
 
 # What scripts for one node ask for; by none of them does a library take tasks for ranks.

@@ -372,14 +372,14 @@ ON_NODES = '[ "$CTRAIN_ATTEMPT" = 0 ] || exit 0; [ "$RANK" = 0 ] || sleep 60; ex
 WELL = "gpu1 allocated\ngpu2 mixed\ngpu3 allocated+\n"
 
 
-def run_on_three(scripts: Scripts, states: str, *, nodes: int = 2, smi: str = "") -> list[str]:
+def run_on_three(scripts: Scripts, states: str, *, nodes: int = 2, smi: str = "", **more: Any) -> list[str]:
     """The lists of nodes that the steps of a run were to leave out, "" for all; and what the job's events say of it."""
     for name in ("scontrol", "squeue", "sinfo", "srun"):
         write_program(scripts.bin / name, CLUSTER_OF_THREE)
     if smi:
         write_program(scripts.bin / "nvidia-smi", smi)
     (scripts.bin / "states").write_text(states)
-    parts = {"nodes": nodes, "spare_nodes": 3 - nodes, "restarts": 1}
+    parts = {"nodes": nodes, "spare_nodes": 3 - nodes, "restarts": 1, **more}
     scripts.create(scripts.plan("bash", "-c", ON_NODES, **parts))
     scripts.start("job.sh", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="gpu[1-3]").wait(60)
     calls = (scripts.bin / "srun.calls").read_text().splitlines()
@@ -413,6 +413,13 @@ def test_too_few_nodes_are_left(scripts: Scripts) -> None:
     run_on_three(scripts, "gpu1 down*\ngpu2 down*\ngpu3 allocated\n")
     why = "1 of the job's 3 nodes are well, 2 are needed"
     assert scripts.job_events()[2:] == [given_up(why), ended(3)]
+
+
+def test_where_too_few_nodes_are_left_the_job_is_queued_again(scripts: Scripts) -> None:
+    run_on_three(scripts, "gpu1 down*\ngpu2 down*\ngpu3 allocated\n", retries=1)
+    why = "1 of the job's 3 nodes are well, 2 are needed"
+    requeued = {"stage": "run", "what": "requeued", "message": "too few of its nodes are well"}
+    assert scripts.job_events()[2:4] == [given_up(why), requeued]
 
 
 def test_a_job_with_spare_nodes(scripts: Scripts) -> None:

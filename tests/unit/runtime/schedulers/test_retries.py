@@ -15,7 +15,7 @@ from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.schedulers.script import job_script
 from samples.plans import GPU_PARTITION, a_job, a_site, some_facts
-from samples.programs import answer
+from samples.programs import answer, write_program
 from samples.scripts import Scripts, wait_until
 
 
@@ -209,6 +209,44 @@ def test_why_slurm_ends_a_job(
     assert asked == (["requeue 7"] if cause in ("time limit", "preempted") else [])
 
 
+NODES = """#!/bin/bash
+printf '%s\\n' "$*" >>"$0.calls"
+case "$*" in
+  *hostnames*'[1-3]') printf 'gpu%s\\n' 1 2 3 ;;
+  *hostnames*) printf '%s\\n' "${3//,/$'\\n'}" ;;
+  *--format=%D) printf '%s\\n' {others} ;;
+  *--Node*) printf '{states}' ;;
+  *'show job'*) echo 'JobId=7 ReqNodeList=(null) ExcNodeList={excluded} NodeList=gpu[1-3]' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "others", "excluded", "update"),
+    [
+        ("gpu1 completing\\ngpu2 down*\\ngpu3 completing\\n", "4 2", "(null)", "gpu2"),
+        ("gpu1 completing\\ngpu2 down*\\ngpu3 drained\\n", "4 2", "gpu9", "gpu2,gpu3,gpu9"),
+        ("gpu1 completing\\ngpu2 down*\\ngpu3 drained\\n", "4 1", "gpu9", ""),  # too few would be left
+        ("gpu1 idle\\ngpu2 idle\\ngpu3 idle\\n", "4 2", "(null)", ""),
+        ("", "4 2", "(null)", ""),  # Slurm does not answer
+    ],
+)
+def test_nodes_that_failed_a_job_are_left_out_when_slurm_starts_it_again(
+    scripts: Scripts, states: str, others: str, excluded: str, update: str
+) -> None:
+    program = NODES.replace("{states}", states).replace("{others}", others).replace("{excluded}", excluded)
+    for name in ("scontrol", "sinfo"):
+        write_program(scripts.bin / name, program)
+    job = "SLURM_JOB_ID=7 SLURM_JOB_NODELIST='gpu[1-3]' SLURM_JOB_PARTITION=gpu"
+    before = (job, "ct_queue_again=queue ct_leave_out=leave_out_slurm_nodes")
+    events = run_job(scripts, f"{WARNED}; {LEFT}", before=before)
+    left_out = {"stage": "run", "what": "left out", "message": update.removesuffix(",gpu9")}
+    assert events == [requeued(), *([left_out] if update else [])]
+    calls = (scripts.bin / "scontrol.calls").read_text().splitlines()
+    updates = [call for call in calls if call.startswith("update")]
+    assert updates == ([f"update JobId=7 ExcNodeList={update}"] if update else [])
+
+
 def test_the_program_is_warned_before_the_time_limit(scripts: Scripts) -> None:
     warned = scripts.folder / "warned"
     leave = f"leave() {{ touch {warned}; {WARNED}; exit 85; }}; trap leave USR1"
@@ -234,7 +272,8 @@ def test_what_schedulers_are_asked_for(scripts: Scripts) -> None:
     scripts.create(scripts.plan("true", retries=2))
     job = (scripts.run / "job.sh").read_text()
     assert "#SBATCH --requeue\n#SBATCH --open-mode=append\n" in job and "--no-requeue" not in job
-    assert "\nct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job ct_last_job=keep_slurm_job\n" in job
+    asks = "ct_find_cause=slurm_cause ct_queue_again=requeue_slurm_job ct_leave_out=leave_out_slurm_nodes"
+    assert f"\n{asks} ct_last_job=keep_slurm_job\n" in job
     facts = some_facts(cluster=Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),)))
     parts = {"site": a_site(scheduler="pbs"), "facts": facts, "run_directory": scripts.folder / "pbs"}
     directory = scripts.create(scripts.plan("true", retries=2, **parts))
