@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from samples.long_mode import LONG
 from samples.runs import Bench
 from samples.screen import shown
 from samples.terminal import Terminal
@@ -18,6 +19,14 @@ echo begun
 trap 'kill $!; exit 7' TERM
 sleep 1000 &
 wait $!
+"""
+# Each rank speaks; the last one fails in the first attempt, once all are up.
+SPEAKS = """\
+echo "rank $RANK speaks"
+[ "$CTRAIN_ATTEMPT" = 0 ] || exit 0
+[ "$RANK" = 63 ] || exec sleep 1000
+until [ "$(grep -c '"started"' "$CTRAIN_RUN_DIR/nodes/0.jsonl")" = 64 ]; do sleep 0.2; done
+exit 3
 """
 Start = Callable[..., Terminal]
 
@@ -61,3 +70,15 @@ def test_the_view_moves_below_the_output_and_ctrl_c_leaves_the_terminal_in_order
     assert not [line for line in lines if line.startswith(("one  running", "3/9", "1 of 1 up"))], lines
     assert "begun" in lines
     assert not re.search(r"\x1b\[\?", before)  # no mode of the terminal was changed
+
+
+@pytest.mark.skipif(not LONG, reason="at night: 128 processes with an engine and a shell each")
+def test_of_64_ranks_the_screen_has_one_and_the_news(bench: Bench, start: Start) -> None:
+    many = ("--ranks-per-node", "64", "--launcher", "env", "--restarts", "1")
+    running = start(*bench.run_words(), *many, "--", "bash", "-c", SPEAKS, columns=100)
+    text = running.wait_for("64 of 64 up")
+    text += running.wait_for("failed: exit code 3; restarting from the start (1 of 1)")
+    assert re.search(r"rank 63 on \S+ $", text), text
+    text += running.wait_for("completed in ")
+    assert running.end() == 0
+    assert set(re.findall(r"rank [0-9]+ speaks", text)) == {"rank 0 speaks"}
