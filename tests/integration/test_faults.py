@@ -273,8 +273,8 @@ def test_horovod(cluster: Cluster) -> None:
     assert training.watches.returncode == 0, training.told.read_text()
 
 
-GPT_STEPS = 1000
-GPT = (f"steps={GPT_STEPS}", "save_every=40", "validate_every=0", "layers=2", "width=64", "context=32", "batch=16")
+# It trains until it is cancelled: how many steps there are meanwhile depends on the machine.
+GPT = ("steps=1000000", "save_every=50", "validate_every=0", "layers=2", "width=64", "context=32", "batch=16")
 GPT += ("sample=0", "strategy=ddp")
 BOUND = 2e-6  # as in test_equality.py
 
@@ -314,17 +314,18 @@ def test_gpt(cluster: Cluster, small_disk: Path) -> None:
     training.is_unharmed(stopped, lambda: freeze(cluster, 60), "nothing: the run goes on")
     node = training.nodes()[-1]
     training.outlives("node lost", lambda: subprocess.run([ENTRY, "kill-node", node], check=True), "; restarting")
-    training.watches.wait(PATIENCE * 2)
-    assert training.watches.returncode == 0, training.told.read_text()
+    training.goes_on(60)
+    assert cluster.run("ctrain", "cancel", str(training.run)).returncode == 0
     check_curve(training.run)
 
 
 def check_curve(run: Path) -> None:
-    """Each step has one loss, however often it was made."""
+    """Each step has one loss, however often it was made: the faults have disturbed nothing."""
     curve: dict[int, list[float]] = {}
     for line in metrics(run):
         curve.setdefault(line["step"], []).append(line["loss"])
-    assert sorted(curve) == list(range(1, GPT_STEPS + 1))
+    assert sorted(curve) == list(range(1, max(curve) + 1))
+    assert sum(len(values) > 1 for values in curve.values()) >= 5, "steps that were made twice"
     for values in curve.values():
         assert values == pytest.approx([values[0]] * len(values), rel=BOUND)
 
