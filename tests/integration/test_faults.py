@@ -151,6 +151,7 @@ class Training:
     def lose_shell(self) -> None:
         os.killpg(self.watches.pid, signal.SIGKILL)
         self.watches.wait()
+        self.attach()
 
     def damage(self) -> None:
         """The newest checkpoint, once there are two; then a rank is killed."""
@@ -302,8 +303,9 @@ def test_gpt(cluster: Cluster, small_disk: Path) -> None:
     training.outlives("rank killed", lambda: training.send(signal.SIGKILL), "; restarting")
     training.goes_on(60)
     training.is_unharmed("slurmctld restarted", lambda: restart_slurmctld(cluster), "nothing: the run goes on")
-    training.is_unharmed("submitting shell killed", training.lose_shell, "nothing: the run goes on; ctrain attach")
-    training.attach()
+    training.is_unharmed(
+        "submitting shell killed", training.lose_shell, "nothing: the run goes on, ctrain attach shows it"
+    )
     training.outlives("checkpoint damaged", training.damage, "; restarting")
     assert "is damaged" in (training.run / "logs/rank0.log").read_text()
     training.goes_on(60)
