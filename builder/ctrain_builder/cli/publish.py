@@ -31,10 +31,9 @@ from ctrain_builder.image.state import CachedImage, Stage, is_flat
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult, find_same, publish, require_digest
-from ctrain_builder.store.refresh import refresh
 from ctrain_builder.upkeep import remove_damaged
 from ctrain_runtime.base.text import format_size
-from ctrain_runtime.errors import GateNotPassed, ImageTestError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store.store import open_store
@@ -98,12 +97,7 @@ def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
             return 0
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             watch = CopyObserver(print_note, bar.at)
-            try:
-                outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
-            except GateNotPassed:  # of the channel: the version is published
-                refresh(open_store(root), print_note)
-                raise
-    refresh(open_store(root), print_note)
+            outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -14,10 +15,9 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.store import mirror, policy, sync
 from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget
-from ctrain_builder.store.endpoints import SCHEME, Endpoint, NameTaken, RegistryEndpoint, StoreEndpoint
+from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
-from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.writer import lock_store
+from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import (
     ConfigError,
@@ -36,35 +36,54 @@ from ctrain_runtime.store.references import join_all
 from ctrain_runtime.store.store import Store, open_store, store_path
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What is to be copied. `redistribute`: why what is not to be passed on is passed on."""
+
+    images: Sequence[str]
+    channels: bool
+    dry_run: bool
+    redistribute: Optional[str] = None
+
+
 def execute(args: argparse.Namespace) -> int:
     client = RegistryClient(os.environ)
     source = _place(args.source, client, args.cache, is_source=True)
     target = _place(args.target, client, args.cache, is_source=False)
+    wanted = _Request(join_all(args.images), args.channels, args.dry_run, args.redistribute)
+    return _sync(source, target, wanted, args.json)
+
+
+def _sync(source: Endpoint, target: Endpoint, wanted: _Request, as_json: bool) -> int:
     try:
-        overridden = args.redistribute is not None
-        if overridden:
-            _check_reason(args.redistribute, source)
-        plan = sync.plan(source, target, join_all(args.images), args.channels, redistribute=overridden)
-        if args.channels and isinstance(target, StoreEndpoint):
+        if wanted.redistribute is not None:
+            _check_reason(wanted.redistribute, source)
+        redistribute = wanted.redistribute is not None
+        plan = sync.plan(source, target, wanted.images, wanted.channels, redistribute=redistribute)
+        if wanted.channels and isinstance(target, StoreEndpoint):
             policy.load(target.root)  # one that cannot be read lets nothing pass: before anything is copied
         for left_out in plan.left_out:
             print_note(f"ctrain: left out: {left_out}")
         failed: list[CtrainError] = []
-        if not args.dry_run:
-            plan, failed = _do(plan, source, target, args.redistribute)
+        if not wanted.dry_run:
+            plan, failed = sync.carry_out(plan, source, target, wanted.redistribute, print_note, _copying)
     except BaseException as error:
         if isinstance(target, ArchiveTarget):
             target.discard()
-        if not isinstance(error, Unreachable):
-            raise
-        if "--offline" in error.hint:  # which is for builds
+        if isinstance(error, Unreachable) and "--offline" in error.hint:  # which is for builds
             raise Unreachable(error.message, "Retry later: it resumes") from error
         raise
     for problem in failed:
         print_note(f"ctrain: {problem}")
     plan = replace(plan, left_out=(*plan.left_out, *failed))
-    print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
+    print(json.dumps(_as_data(plan, wanted.dry_run), indent=2) if as_json else _as_text(plan, target, wanted.dry_run))
     return _exit_code(plan.left_out)
+
+
+@contextlib.contextmanager
+def _copying(manifest: Manifest) -> Iterator[CopyObserver]:
+    with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
+        yield CopyObserver(print_note, bar.at)
 
 
 def follow(args: argparse.Namespace, target: Store) -> int:
@@ -73,17 +92,15 @@ def follow(args: argparse.Namespace, target: Store) -> int:
     source = open_store(store_path(declared.source))
     if source.root.resolve() == target.root.resolve():
         raise UsageError(f"store {target.root} is declared a mirror of itself", f"Correct {target.root / policy.FILE}")
-    given = {"source": declared.source, "target": str(target.root), "images": list(declared.images), "channels": True}
-    given |= {"redistribute": None, "dry_run": not args.yes, "cache": None}
+    wanted = _Request(declared.images, channels=True, dry_run=not args.yes)
     try:
-        code = execute(argparse.Namespace(**vars(args), **given))
+        code = _sync(StoreEndpoint(source.root), StoreEndpoint(target.root), wanted, args.json)
     except ImageNotFound as error:  # the last version may have been withdrawn there: that must follow
         print_note(f"ctrain: {error}")
         code = error.exit_code
     if args.yes:
-        with lock_store(target.root, print_note) as writer:
+        with change(target, print_note) as writer:
             found = mirror.follow(writer, source)
-        refresh(target, print_note)
     else:
         found = mirror.behind(source, target)
     for one in found:
@@ -120,39 +137,6 @@ def _place(text: str, client: RegistryClient, cache: Any, *, is_source: bool) ->
     if text.startswith(SCHEME):
         return RegistryEndpoint(text[len(SCHEME) :], client, open_cache(cache).root)
     return StoreEndpoint(store_path(text))
-
-
-def _do(
-    plan: sync.Plan, source: Endpoint, target: Endpoint, reason: Optional[str]
-) -> tuple[sync.Plan, list[CtrainError]]:
-    """Carry out a plan; what of it was done, and why the rest was not: a version may be bad, and both ends change while
-    versions are copied. `reason`: why what is not to be passed on is passed on."""
-    copied: list[Manifest] = []
-    failed: list[CtrainError] = []
-    for manifest in plan.copies:
-        if reason and target.passes_on and isinstance(source, StoreEndpoint):
-            sync.record(manifest, reason, source, target)
-        try:
-            with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
-                target.put(manifest, source, CopyObserver(print_note, bar.at))
-            copied.append(manifest)
-        except (ImageUnusable, NameTaken) as error:
-            failed.append(error)
-    for manifest in (*copied, *plan.present):
-        if target.sign(manifest, source.added_signatures(manifest)):
-            print_note(f"{_title(manifest)}: signatures added")
-    moved: list[sync.Move] = []
-    for move in (one for one in plan.moves if one.manifest in (*copied, *plan.present)):
-        try:
-            sync.point(move, source, target, print_note)
-            moved.append(move)
-        except (StoreError, GateNotPassed) as error:
-            failed.append(error)
-    if isinstance(target, StoreEndpoint):
-        refresh(open_store(target.root), print_note)
-    if isinstance(target, ArchiveTarget) and copied:
-        target.finish()
-    return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
 
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -82,6 +83,21 @@ def plan(store: Store, requests: Iterable[Request], engine: Engine, report: Repo
         adoptions.append(adoption)
         taken.setdefault(_key(adoption.manifest), str(request.file))
     return Plan(tuple(sorted(adoptions, key=_age)), tuple(left_out))
+
+
+def carry_out(
+    plan: Plan, store: Store, engine: Engine, copying: Callable[[Adoption], AbstractContextManager[CopyObserver]]
+) -> Plan:
+    """Adopt one file after the other; what was done, and what failed besides. `copying` is entered for each."""
+    done, left_out = [], list(plan.left_out)
+    for adoption in plan.adoptions:
+        try:
+            with copying(adoption) as watch:
+                published = adopt(adoption, store, engine, watch)
+            done.append(replace(adoption, manifest=published.manifest))
+        except CtrainError as error:
+            left_out.append((adoption.file, error))
+    return Plan(tuple(done), tuple(left_out))
 
 
 def adopt(adoption: Adoption, store: Store, engine: Engine, watch: CopyObserver) -> PublishedImage:

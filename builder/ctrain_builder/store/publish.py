@@ -20,8 +20,9 @@ from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log, policy, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
+from ctrain_builder.store.refresh import change
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
+from ctrain_builder.store.writer import LockedStore, Permissions, translate_os_errors
 from ctrain_runtime.base.digest import file_digest, kind, matches
 from ctrain_runtime.errors import GateNotPassed, ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store import signatures as signed
@@ -177,7 +178,7 @@ def commit_copy(
         release = max(release, last_release(root, wanted)) + 1
         numbered = replace(copied[1], release=release) if copied else wanted
         signature = signatures.make(numbered, signer) if copied and signer else None
-        with lock_store(root, watch.say) as writer:
+        with change(open_store(root), watch.say) as writer:
             require_not_withdrawn(writer.store, wanted)  # again: others publish, retire and withdraw meanwhile
             known = find_same(writer.store, wanted, signer)
             if not known and not copied:

@@ -1,12 +1,15 @@
-"""Keeps module files and the catalogue up to date: what was made of a store once is made again after each change."""
+"""Changes a store, and keeps module files and the catalogue up to date: what was made of a store once is made again
+when its lock is free."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ctrain_builder.store import catalogue_page, modules
+from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.store import outputs
 from ctrain_runtime.store.store import Store
@@ -16,6 +19,15 @@ _REFRESH: dict[str, Callable[[Store, Path, Say], object]] = {
     outputs.MODULES: modules.update,
     outputs.CATALOGUE: lambda store, _path, say: catalogue_page.write(catalogue_page.load_entries(store), None, say),
 }
+
+
+@contextlib.contextmanager
+def change(store: Store, say: Say) -> Iterator[LockedStore]:
+    """Hold the store's lock, as `lock_store`; what was made of the store follows, also where only a part of the changes
+    could be made."""
+    with contextlib.ExitStack() as after, lock_store(store.root, say) as writer:
+        after.callback(refresh, store, say)
+        yield writer
 
 
 def refresh(store: Store, say: Say) -> None:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Optional
 
 from ctrain_builder.redistribution import reason_to_keep
 from ctrain_builder.store import log
-from ctrain_builder.store.endpoints import Endpoint, Held, StoreEndpoint, Version, needs_copy
+from ctrain_builder.store.archive import ArchiveTarget
+from ctrain_builder.store.endpoints import Endpoint, Held, NameTaken, StoreEndpoint, Version, needs_copy
+from ctrain_builder.store.publish import CopyObserver
+from ctrain_builder.store.refresh import Say, refresh
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime.errors import CtrainError, ImageNotFound, ImageTestError, StoreError
+from ctrain_runtime.errors import (
+    CtrainError,
+    GateNotPassed,
+    ImageNotFound,
+    ImageTestError,
+    ImageUnusable,
+    StoreError,
+)
 from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.store import open_store
+
+Copying = Callable[[Manifest], AbstractContextManager[CopyObserver]]  # is entered while a version is copied
 
 
 @dataclass(frozen=True)
@@ -91,14 +105,47 @@ def _kept(manifest: Manifest, why: str, target: Endpoint) -> StoreError:
     return StoreError(f"{manifest.reference} is not passed on to {target}: {why}", hint)
 
 
-def record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpoint) -> None:
+def carry_out(
+    plan: Plan, source: Endpoint, target: Endpoint, reason: Optional[str], say: Say, copying: Copying
+) -> tuple[Plan, list[CtrainError]]:
+    """What of a plan was done, and why the rest was not: a version may be bad, and both ends change while versions are
+    copied. `reason`: why what is not to be passed on is passed on."""
+    copied: list[Manifest] = []
+    failed: list[CtrainError] = []
+    for manifest in plan.copies:
+        if reason and target.passes_on and isinstance(source, StoreEndpoint):
+            _record(manifest, reason, source, target)
+        try:
+            with copying(manifest) as watch:
+                target.put(manifest, source, watch)
+            copied.append(manifest)
+        except (ImageUnusable, NameTaken) as error:
+            failed.append(error)
+    for manifest in (*copied, *plan.present):
+        if target.sign(manifest, source.added_signatures(manifest)):
+            say(f"{manifest.name} {manifest.version}: signatures added")
+    moved: list[Move] = []
+    for move in (one for one in plan.moves if one.manifest in (*copied, *plan.present)):
+        try:
+            _point(move, source, target, say)
+            moved.append(move)
+        except (StoreError, GateNotPassed) as error:
+            failed.append(error)
+    if isinstance(target, StoreEndpoint):
+        refresh(open_store(target.root), say)  # once, not for each version
+    if isinstance(target, ArchiveTarget) and copied:
+        target.finish()
+    return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
+
+
+def _record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpoint) -> None:
     """Log in `source` why a version goes to others all the same, if there is a reason against it."""
     if reason_to_keep(manifest):
         with lock_store(source.root) as writer:
             writer.log(log.REDISTRIBUTE, manifest.name, manifest.version, why=f"to {target}: {reason}")
 
 
-def point(move: Move, source: Endpoint, target: Endpoint, say: Callable[[str], None] = lambda _: None) -> None:
+def _point(move: Move, source: Endpoint, target: Endpoint, say: Say) -> None:
     """Make a channel point to what it points to in `source`: still, and not only when the copies began.
 
     Raises StoreError if the version was taken from the channel there, or is no longer offered where it should go.

@@ -11,6 +11,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.errors import GateNotPassed
 from ctrain_runtime.store.store import STORE_LOG, STORE_MARKER
 from samples.programs import give_away
 from samples.shop import Shop
@@ -29,11 +30,18 @@ def make(shop: Shop, modules: Path) -> None:
     shop("modules", "--output", str(modules))
 
 
-def test_what_others_have_made_out_of_date(shop: Shop, tmp_path: Path) -> None:
+def publish_unaware(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a ctrain would that knows nothing of what was made of the store."""
+    with monkeypatch.context() as patch:
+        patch.setattr("ctrain_builder.store.refresh.refresh", lambda *_: None)
+        shop.publish("four")
+
+
+def test_what_others_have_made_out_of_date(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = tmp_path / "my modules"
     make(shop, modules)
     assert shop("list", stream="err") == ""
-    shop.publish("four")  # as a ctrain would that knows nothing of it
+    publish_unaware(shop, monkeypatch)
     for said in (shop.ctrain("doctor", stream="out"), shop("list", stream="err")):
         assert f"{shop.root}/catalogue.html is out of date" in said
         assert f"ctrain store catalogue --store {shop.root}" in said
@@ -66,9 +74,17 @@ def test_restoring_and_copying_bring_them_up_to_date(shop: Shop, tmp_path: Path)
     assert "1.0-s-r3" in (copy / "catalogue.html").read_text()
 
 
-def test_without_yes_nothing_is_brought_up_to_date(shop: Shop, tmp_path: Path) -> None:
+def test_they_follow_a_version_whose_channel_is_kept_by_a_gate(shop: Shop) -> None:
+    shop("catalogue")
+    (shop.root / "policy.yaml").write_text("channels: {prod: {base_max_age: 30}}")
+    with pytest.raises(GateNotPassed):
+        shop.publish("four", "prod")
+    assert "1.0-s-r4" in (shop.root / "catalogue.html").read_text()
+
+
+def test_without_yes_nothing_is_brought_up_to_date(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(shop, tmp_path / "modules")
-    shop.publish("four")
+    publish_unaware(shop, monkeypatch)
     assert "updated" not in shop("retire", "small:1.0-s-r1", stream="err")
     assert "out of date" in shop("list", stream="err")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 from ctrain_builder.cli.bar import Bar, print_note
@@ -15,11 +16,9 @@ from ctrain_builder.image import sbom
 from ctrain_builder.store import adopt, adopted_name, channels
 from ctrain_builder.store.adopt import Adoption, Plan, Request
 from ctrain_builder.store.publish import CopyObserver
-from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
-from ctrain_runtime.engines.apptainer import Engine, find_engine
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.store.store import Store
 
 _HEAD = ("file", "image", "channel", "size", "torch", "CUDA", "")
@@ -45,8 +44,7 @@ def _adopt(args: argparse.Namespace, store: Store) -> int:
     engine = find_engine()
     plan = adopt.plan(store, requests, engine, Activity(sys.stderr).report).with_channel(args.channel or "")
     if args.yes:
-        plan = _carry_out(plan, store, engine)
-        refresh(store, print_note)
+        plan = adopt.carry_out(plan, store, engine, _copying)
     for file, error in plan.left_out:
         print_note(f"ctrain: left out: {'' if str(file) in error.message else f'{file}: '}{error}")
     show(args, _as_data(plan, args.yes), _as_text(plan, store, args.yes))
@@ -61,17 +59,10 @@ def _request(text: str) -> Request:
     return Request(Path(file), adopted_name.parse(name))
 
 
-def _carry_out(plan: Plan, store: Store, engine: Engine) -> Plan:
-    """Adopt one file after the other; what was done, and what failed besides."""
-    done, left_out = [], list(plan.left_out)
-    for adoption in plan.adoptions:
-        try:
-            with Bar(f"copying {adoption.file.name}", adoption.manifest.size) as bar:
-                published = adopt.adopt(adoption, store, engine, CopyObserver(print_note, bar.at))
-            done.append(replace(adoption, manifest=published.manifest))
-        except CtrainError as error:
-            left_out.append((adoption.file, error))
-    return Plan(tuple(done), tuple(left_out))
+@contextlib.contextmanager
+def _copying(adoption: Adoption) -> Iterator[CopyObserver]:
+    with Bar(f"copying {adoption.file.name}", adoption.manifest.size) as bar:
+        yield CopyObserver(print_note, bar.at)
 
 
 def _as_data(plan: Plan, done: bool) -> dict[str, object]:

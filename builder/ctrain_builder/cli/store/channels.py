@@ -9,8 +9,7 @@ from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import channels, gates, log
-from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.writer import lock_store
+from ctrain_builder.store.refresh import change
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store.references import join, resolve, select
 from ctrain_runtime.store.store import DEFAULT_CHANNEL, PublishedImage, Store
@@ -58,10 +57,9 @@ def _move(
             gates.require(store, image, channel)
         before = channels.pointed(store.root, image.manifest.name, channel)
     else:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             image = find(writer.store)
             before = channels.point(writer, channel, image, action)
-        refresh(store, print_note)
     name, now = image.manifest.name, image.manifest.version
     was = "unchanged" if before == now else f"it was {before}" if before else "it is new"
     data = {"name": name, "channel": channel, "before": before, "version": now, "done": not args.dry_run}
@@ -75,9 +73,8 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
     what = f"channel {args.channel} of {args.name} (it points to {before or 'nothing'})"
     if not args.yes:
         return show(args, data, f"would remove {what}; confirm with --yes")
-    with lock_store(store.root, print_note) as writer:
+    with change(store, print_note) as writer:
         channels.remove(writer, args.name, args.channel, args.why)
         now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
-    refresh(store, print_note)
     text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
     return show(args, data, f"{text}; {args.name} now resolves to {now.manifest.version}" if now else text)

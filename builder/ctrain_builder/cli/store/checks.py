@@ -19,8 +19,7 @@ from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.inventory import file_size, stored_versions
 from ctrain_builder.store.lifecycle import needed_by, pointing
-from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.writer import lock_store
+from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store.references import join_all
@@ -100,7 +99,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
     """
     moved: list[str] = []
     blocked: list[StoreError] = []
-    with lock_store(store.root, print_note) as writer:
+    with change(store, print_note) as writer:
         for finding in damaged:
             subject = finding.subject
             name = subject.reference
@@ -121,7 +120,6 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
             for channel in channels:
                 print_note(broken_channel(subject.name, channel))
             moved.append(name)
-    refresh(store, print_note)
     for one in blocked[:-1]:
         print_note(str(one))
     if blocked:

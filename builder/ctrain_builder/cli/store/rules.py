@@ -12,9 +12,8 @@ from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import GOES_LATER, AddAction, check_names, show
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_builder.store import deprecate, lifecycle, policy, retention, scan
-from ctrain_builder.store.refresh import refresh
+from ctrain_builder.store.refresh import change, refresh
 from ctrain_builder.store.retention import Surplus
-from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.errors import GateNotPassed, StoreError, UsageError
 from ctrain_runtime.store.notes import CLEAN, FAILED
@@ -57,9 +56,8 @@ def _deprecate(args: argparse.Namespace, store: Store) -> int:
         raise UsageError(f"--until {args.until} has passed", "Take it out of use at once: ctrain store withdraw")
     image = deprecate.find(store, reference, args.use)
     if not args.dry_run:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             image = deprecate.deprecate(writer, reference, args.until, args.use, args.reason.strip())
-        refresh(store, print_note)
     name = image.manifest.reference
     data = {"deprecated": name, "until": args.until.isoformat(), "use": args.use, "done": not args.dry_run}
     then = f"afterwards: ctrain store retain; no longer: ctrain store deprecate {name} --undo"
@@ -70,9 +68,8 @@ def _deprecate(args: argparse.Namespace, store: Store) -> int:
 def _undo(args: argparse.Namespace, store: Store, reference: str) -> int:
     image = deprecate.find(store, reference, "")
     if not args.dry_run:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             image = deprecate.undo(writer, reference)
-        refresh(store, print_note)
     is_now = "would no longer be" if args.dry_run else "is no longer"
     data = {"undone": image.manifest.reference, "done": not args.dry_run}
     return show(args, data, f"{image.manifest.reference} {is_now} deprecated")
@@ -84,12 +81,11 @@ def _retain(args: argparse.Namespace, store: Store) -> int:
 
     found = find(store)
     if args.yes:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             found = find(writer.store)
             for one in found:
                 if not one.needed_by:
                     lifecycle.retire(writer, [one.image.manifest.reference], one.why)
-        refresh(store, print_note)
     going = [one for one in found if not one.needed_by]
     did = "retired" if args.yes else "would retire"
     lines = [

@@ -11,7 +11,7 @@ from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes, days, positive
 from ctrain_builder.cli.store.common import GOES_LATER, AddAction, broken_channel, check_names, show
 from ctrain_builder.store import inventory, lifecycle, log
-from ctrain_builder.store.refresh import refresh
+from ctrain_builder.store.refresh import change
 from ctrain_builder.store.remove import find_removable, remove
 from ctrain_builder.store.restore import find_restorable, restore
 from ctrain_builder.store.writer import lock_store
@@ -95,9 +95,8 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
 
     found = lifecycle.retirable(store, references(store))
     if args.yes:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             found = lifecycle.retire(writer, references(writer.store), args.why)
-        refresh(store, print_note)
     names = [image.manifest.reference for image in found]
     did = "retired" if args.yes else "would retire"
     lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
@@ -111,9 +110,8 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     references = join_all(args.versions)
     found = lifecycle.withdrawable(store, references)
     if args.yes:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             found = lifecycle.withdraw(writer, references, args.why)
-        refresh(store, print_note)
     names = [image.manifest.reference for image in found]
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
     for image in found:
@@ -128,9 +126,8 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
 def _restore(args: argparse.Namespace, store: Store) -> int:
     found = find_restorable(store, join(args.name, args.version))
     if not args.dry_run:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             restore(writer, found)
-        refresh(store, print_note)
     name = found.version.reference
     text = f"{name} {'would be' if args.dry_run else 'is'} offered again"
     return show(args, {"restored": name, "done": not args.dry_run}, text)
@@ -140,9 +137,8 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
     reference = join(args.name, args.version)
     found = find_removable(store, reference)
     if args.yes:
-        with lock_store(store.root, print_note) as writer:
+        with change(store, print_note) as writer:
             found = remove(writer, reference, args.why.strip(), args.force)
-        refresh(store, print_note)
     files = ", ".join(map(str, found.files))
     lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({format_size(found.size)}): {files}"]
     lines += [f"needed by {one}" for one in found.needed_by]
