@@ -17,7 +17,7 @@ import pytest
 from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import artifacts
-from ctrain_builder.store import log, policy
+from ctrain_builder.store import log
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime.cli.main import main
@@ -27,7 +27,7 @@ from ctrain_runtime.images import trust, user_layer
 from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.site.model import Site
-from ctrain_runtime.store import signatures
+from ctrain_runtime.store import policy, signatures
 from ctrain_runtime.store.manifest import Layer, read_manifest
 from ctrain_runtime.store.store import open_store
 from samples import gpg

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.store import mirror, policy, sync
+from ctrain_builder.store import mirror, sync
 from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
@@ -31,6 +31,7 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
+from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.references import join_all
 from ctrain_runtime.store.store import Store, open_store, store_path

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Optional
 
 from ctrain_builder.manifest_writer import seconds_since
-from ctrain_builder.store import policy
-from ctrain_builder.store.policy import Gates
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ConfigError, CtrainError, GateNotPassed
 from ctrain_runtime.images import trust
 from ctrain_runtime.images.image import Image
-from ctrain_runtime.store import notes
+from ctrain_runtime.store import notes, policy
 from ctrain_runtime.store.manifest import BASE_BUILT_LABEL
+from ctrain_runtime.store.policy import Gates
 from ctrain_runtime.store.store import PublishedImage, Store
 
 _DAY = 86400
@@ -29,6 +29,12 @@ def require(store: Store, image: PublishedImage, channel: str) -> None:
         hints = list(dict.fromkeys(hint for _, hint in missing if hint))
         name = image.manifest.reference
         raise GateNotPassed(f"{name} does not pass the gates of channel {channel}: {what}", "; ".join(hints))
+
+
+def lacks_scan(root: Path, image: PublishedImage, channel: str) -> bool:
+    """Whether a channel asks for a clean scan that a version does not have. Raises ConfigError."""
+    gates = policy.load(root).channels.get(channel)
+    return bool(gates and gates.scan and list(_unscanned(image, gates)))
 
 
 def _missing(image: PublishedImage, gates: Gates) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ctrain_builder.store import log, policy
-from ctrain_builder.store.policy import PROMOTE, PUBLISH, WITHDRAW
+from ctrain_builder.store import log
 from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.store import policy
+from ctrain_runtime.store.policy import PROMOTE, PUBLISH, WITHDRAW
 from ctrain_runtime.store.store import is_gone
 
 _EVENT = "CTRAIN_EVENT"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder.store import lifecycle, policy
+from ctrain_builder.store import lifecycle
 from ctrain_builder.store.inventory import is_withdrawn, stored_versions
-from ctrain_builder.store.policy import Mirror
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import read_manifest
+from ctrain_runtime.store.policy import Mirror
 from ctrain_runtime.store.store import RETIRED, WITHDRAWN, PublishedImage, Store
 
 

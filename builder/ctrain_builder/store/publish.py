@@ -17,7 +17,7 @@ from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import REGIONS
-from ctrain_builder.store import channels, log, policy, signatures
+from ctrain_builder.store import channels, log, scan, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
 from ctrain_builder.store.refresh import change
@@ -25,8 +25,10 @@ from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, translate_os_errors
 from ctrain_runtime.base.digest import file_digest, kind, matches
 from ctrain_runtime.errors import GateNotPassed, ImageTestError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.store import policy
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.notes import Scan
 from ctrain_runtime.store.store import (
     QUARANTINE,
     RETIRED,
@@ -174,6 +176,7 @@ def commit_copy(
     number that comes next, and once more if somebody else has taken that meanwhile.
     """
     release = 0
+    verdict = _scan(root, wanted, copied, signer, channel, watch) if channel else None
     while True:
         release = max(release, last_release(root, wanted)) + 1
         numbered = replace(copied[1], release=release) if copied else wanted
@@ -186,10 +189,25 @@ def commit_copy(
             published = known or (
                 _take_number(writer, copied[0], numbered, signature, adopted_from) if copied else None
             )
+            if published and verdict and verdict.digest == published.manifest.digest:
+                scan.keep(writer, published, verdict)
             if published and channel:
                 _promote(writer, channel, published)
         if published:
             return published, known
+
+
+def _scan(
+    root: Path,
+    wanted: Manifest,
+    copied: Optional[tuple[Path, Manifest]],
+    signer: Optional[Signer],
+    channel: str,
+    watch: CopyObserver,
+) -> Optional[Scan]:
+    """The verdict that the channel asks for, on the copy or on the version that is there already. No lock is held."""
+    subject = PublishedImage(copied[1], copied[0], ()) if copied else find_same(open_store(root), wanted, signer)
+    return scan.for_channel(root, channel, subject, watch.say) if subject else None
 
 
 def _promote(writer: LockedStore, channel: str, published: PublishedImage) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ctrain_builder.manifest_writer import utc
 from ctrain_builder.store import channels, lifecycle
-from ctrain_builder.store.policy import ANY, Retention
 from ctrain_runtime.store import lease
+from ctrain_runtime.store.policy import ANY, Retention
 from ctrain_runtime.store.store import PublishedImage, Store
 
 _MONTH = 31  # days: rather some more than fewer

@@ -3,21 +3,21 @@ beside the manifest, which never changes."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder.manifest_writer import as_json, utc_now
-from ctrain_builder.store import policy
-from ctrain_builder.store.policy import SBOM, Scanner
+from ctrain_builder.store import gates
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.base import command
 from ctrain_runtime.base.text import one_line
 from ctrain_runtime.errors import CtrainError, ImageUnusable, StoreError
-from ctrain_runtime.store import notes, sif
+from ctrain_runtime.store import notes, policy, sif
 from ctrain_runtime.store.notes import CLEAN, FAILED, FINDINGS, Scan
+from ctrain_runtime.store.policy import SBOM, Scanner
 from ctrain_runtime.store.store import PublishedImage, Store
 
 _LONGEST = 1800  # seconds for one package list
@@ -44,6 +44,20 @@ def scan(store: Store, image: PublishedImage, scanner: Scanner, say: Callable[[s
             raise StoreError(f"{image.manifest.reference} was taken out of the store while it was scanned")
         keep(writer, image, result)
     return result
+
+
+def for_channel(root: Path, channel: str, image: PublishedImage, say: Callable[[str], None]) -> Optional[Scan]:
+    """The verdict on a version, or on what becomes one, that a channel asks for; None if it needs none, or none can be
+    had: then the gate tells what to do."""
+    if not gates.lacks_scan(root, image, channel):
+        return None
+    try:
+        scanner = require_scanner(root)
+    except CtrainError as error:
+        say(f"ctrain: {error}")
+        return None
+    say(f"scanning {image.manifest.name} for channel {channel}")
+    return examine(image, scanner)
 
 
 def examine(image: PublishedImage, scanner: Scanner) -> Scan:
@@ -74,4 +88,4 @@ def examine(image: PublishedImage, scanner: Scanner) -> Scan:
 def keep(writer: LockedStore, image: PublishedImage, result: Scan) -> None:
     """Note the verdict beside the manifest; the one before is replaced."""
     writer.directory(notes.SCANS)
-    writer.write(notes.path_for(image.path, notes.SCANS), as_json(json.loads(json.dumps(asdict(result)))))
+    writer.write(notes.path_for(image.path, notes.SCANS), as_json(asdict(result)))

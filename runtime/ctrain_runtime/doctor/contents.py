@@ -8,7 +8,7 @@ from pathlib import Path
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, StoreError
 from ctrain_runtime.images.image import check_size
-from ctrain_runtime.store import outputs
+from ctrain_runtime.store import outputs, policy
 from ctrain_runtime.store.manifest import Unchecked, is_version, read_manifest
 from ctrain_runtime.store.store import (
     QUARANTINE,
@@ -23,7 +23,7 @@ from ctrain_runtime.store.store import (
 
 def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:
     """One finding per problem; what cannot be listed is one, too, and hides no other."""
-    for check in (_check_published, _check_images, _check_retired, _check_outputs):
+    for check in (_check_published, _check_images, _check_retired, _check_policy, _check_outputs):
         try:
             yield from check(store, contents)
         except StoreError as error:
@@ -81,6 +81,13 @@ def _check_retired(store: Store, _: StoreContents) -> Iterator[Finding]:
         except ConfigError as error:
             hint = "Restore it from a backup; ctrain store gc keeps its image until then"
             yield Finding(_subject(store), "fail", error.message, hint)
+
+
+def _check_policy(store: Store, _: StoreContents) -> Iterator[Finding]:
+    try:
+        policy.load(store.root)
+    except ConfigError as error:
+        yield Finding(_subject(store), "fail", f"{error.message}; no channel moves until then", error.hint)
 
 
 def _check_outputs(store: Store, contents: StoreContents) -> Iterator[Finding]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.store import log, policy
+from ctrain_builder.store import log
+from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import Manifest
 from samples.shop import Shop
 

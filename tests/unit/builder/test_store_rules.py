@@ -13,16 +13,16 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.manifest_writer import utc
-from ctrain_builder.store import lifecycle, policy, retention
-from ctrain_builder.store.policy import Retention
+from ctrain_builder.store import lifecycle, retention
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import ConfigError, GateNotPassed
 from ctrain_runtime.images import trust
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.run import select_image
-from ctrain_runtime.store import lease, notes
+from ctrain_runtime.store import lease, notes, policy
 from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Manifest, checksum
+from ctrain_runtime.store.policy import Retention
 from ctrain_runtime.store.sif import SBOM
 from ctrain_runtime.store.store import open_store
 from samples.sample_images import sbom, sif
@@ -204,15 +204,43 @@ def test_a_policy_of_others_starts_no_command(shop: Shop, scanner: Callable[[int
 
 
 def test_publishing_into_a_channel_passes_its_gates_too(shop: Shop, scanner: Callable[[int], None]) -> None:
+    """It is scanned before; the verdict is kept whatever it is, and so is the version."""
+    stays = "published, but channel prod stays: small:1.0-s-r{} does not pass the gates of channel prod: {}"
+    then = "{}; then: ctrain store promote small:1.0-s-r{} prod"
+    for number, code, problem, hint in (
+        (4, 1, "its scan has findings", "See: ctrain store show small:1.0-s-r4"),
+        (5, 3, "its scan failed (exit code 3)", "Run: ctrain store scan small:1.0-s-r5"),
+    ):
+        scanner(code)
+        with pytest.raises(GateNotPassed) as error:
+            shop.publish(sif(data=b"%d" % number, more=[(SBOM, sbom(torch="2.13.0"))]), "prod")
+        assert error.value.message == stays.format(number, problem)
+        assert error.value.hint == then.format(hint, number)
+        assert shop.versions[2] == ("prod",) and shop.versions[number] == ()
+        assert shop.data("list")["images"][number - 1]["scan"]["code"] == code
     scanner(0)
-    with pytest.raises(GateNotPassed) as error:
-        shop.publish("four", "prod")
-    what = (
-        "published, but channel prod stays: small:1.0-s-r4 does not pass the gates of channel prod: it was not scanned"
-    )
-    hint = "Run: ctrain store scan small:1.0-s-r4; then: ctrain store promote small:1.0-s-r4 prod"
-    assert (error.value.message, error.value.hint) == (what, hint)
-    assert shop.versions == {1: (), 2: ("prod",), 3: ("dev",), 4: ()}
+    shop.publish(sif(data=b"6", more=[(SBOM, sbom(torch="2.13.0"))]), "prod")
+    assert shop.versions[6] == ("prod",)
+    shop.publish(sif(data=b"5", more=[(SBOM, sbom(torch="2.13.0"))]), "prod")
+    assert shop.versions[5] == ("prod",), "one that is there is scanned again, if its last scan does not do"
+
+
+def test_publishing_scans_nothing_that_no_gate_asks_for(shop: Shop, scanner: Callable[[int], None]) -> None:
+    scanner(0)
+    shop.publish(sif(more=[(SBOM, sbom(torch="2.13.0"))]), "dev")
+    assert not (shop.root / notes.SCANS).exists()
+    shop("scan", "small:1.0-s-r4")
+    scanner(1)
+    shop.publish(sif(more=[(SBOM, sbom(torch="2.13.0"))]), "prod")
+    assert shop.versions[4] == ("dev", "prod"), "its verdict is young enough"
+
+
+def test_publishing_runs_no_scanner_that_others_have_named(shop: Shop, scanner: Callable[[int], None]) -> None:
+    scanner(0)
+    (shop.root / policy.FILE).chmod(0o666)
+    with pytest.raises(GateNotPassed, match="it was not scanned"):
+        shop.publish(sif(more=[(SBOM, sbom(torch="2.13.0"))]), "prod")
+    assert 4 in shop.versions
 
 
 def test_syncing_passes_the_gates_of_the_target(

@@ -11,11 +11,12 @@ from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import GOES_LATER, AddAction, check_names, show
 from ctrain_builder.manifest_writer import utc_now
-from ctrain_builder.store import deprecate, lifecycle, policy, retention, scan
+from ctrain_builder.store import deprecate, lifecycle, retention, scan
 from ctrain_builder.store.refresh import change, refresh
 from ctrain_builder.store.retention import Surplus
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.errors import GateNotPassed, StoreError, UsageError
+from ctrain_runtime.store import policy
 from ctrain_runtime.store.notes import CLEAN, FAILED
 from ctrain_runtime.store.references import join, join_all
 from ctrain_runtime.store.store import Store

@@ -39,6 +39,17 @@ def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
     assert text.startswith("1 image; writable by ")
 
 
+def test_a_policy_that_cannot_be_read(root: Path) -> None:
+    rules = root / "policy.yaml"
+    rules.write_text("channels: {prod: {test: true}}\n")
+    rules.chmod(0o444)
+    problem = f"{rules}: channels.prod: unknown key 'test'; no channel moves until then"
+    assert told(root) == [("fail", problem)]
+    rules.chmod(0o644)
+    rules.write_text("channels: {prod: {tests: true}}\n")
+    assert [level for level, _ in told(root)] == ["ok"]
+
+
 def test_images_are_checked_by_small_reads(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = 1 << 34
     os.truncate(write_image(root, release=2, size=size), size)
