@@ -1,6 +1,7 @@
 """Published versions in one file, for sites without a network: a tar that holds what a store's directory would.
 
-    STEM.json, STEM.sif, signatures/STEM.KEY.sif, channels/NAME_CHANNEL.sif -> ../STEM.sif, and ctrain-store.json
+    STEM.json, STEM.sif, signatures/STEM.KEY.sif, scans/STEM.json, deprecated/STEM.json,
+    channels/NAME_CHANNEL.sif -> ../STEM.sif, and ctrain-store.json
     ctrain-archive.json    the last member: the names of all before it; without it the file was cut short
 
 `tar -xf` of it gives a store. ctrain extracts nothing: it reads members by names that it has made of checked words, and
@@ -21,6 +22,7 @@ import secrets
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
@@ -28,8 +30,10 @@ from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.store import notes
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, parse_manifest
+from ctrain_runtime.store.notes import Note
 from ctrain_runtime.store.store import CHANNELS, LAYOUT_VERSION, NAME_RE, STORE_MARKER, TAG_RE
 
 if TYPE_CHECKING:
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
 SUFFIX = ".tar"
 _LAST = "ctrain-archive.json"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9.-]*"
-_MEMBER = re.compile(rf"{_WORD}_{_WORD}\.(json|sif)|signatures/{_WORD}_{_WORD}\.sif|{STORE_MARKER}|{_LAST}")
+_NOTE = rf"({'|'.join(notes.KINDS)})/{_WORD}_{_WORD}\.json"
+_MEMBER = re.compile(rf"{_WORD}_{_WORD}\.(json|sif)|signatures/{_WORD}_{_WORD}\.sif|{_NOTE}|{STORE_MARKER}|{_LAST}")
 _LINK = re.compile(rf"{CHANNELS}/({_WORD})_({_WORD})\.sif")
 _TARGET = re.compile(rf"\.\./({_WORD}_{_WORD}\.sif)")
 _BLOCK, _CHUNK = 512, 4 << 20
@@ -63,7 +68,7 @@ class ArchiveSource:
 
         found: list[Version] = []
         damaged: list[CtrainError] = []
-        for member in (name for name in self._members if name.endswith(".json") and "_" in name):
+        for member in (name for name in self._members if name.endswith(".json") and "_" in name and "/" not in name):
             try:
                 manifest = self._manifest(member)
             except (ConfigError, ImageUnusable) as error:
@@ -118,6 +123,17 @@ class ArchiveSource:
                     found.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
         return found
 
+    def notes(self, manifest: Manifest) -> list[Note]:
+        """What was noted of a version. Raises ConfigError."""
+        stem = Path(manifest.file_name).stem
+        members = ((f"{directory}/{stem}.json", kind) for directory, kind in notes.KINDS.items())
+        found = (
+            notes.parse(kind, self._small(member), f"{self.path}: {member}")
+            for member, kind in members
+            if member in self._members
+        )
+        return [note for note in found if note.digest == manifest.digest]
+
     def _small(self, member: str) -> bytes:
         about = self._members[member]
         if about.size > _SMALL:
@@ -134,6 +150,9 @@ class ArchiveSource:
     def sign(self, _manifest: Manifest, _found: Mapping[str, bytes]) -> int:
         self.held(())
         return 0
+
+    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Endpoint) -> None:
+        self.held(())
 
     def point(self, _manifest: Manifest, _channel: str, _source: Endpoint, _say: Callable[[str], None]) -> None:
         self.held(())
@@ -172,6 +191,9 @@ class ArchiveTarget:
     def added_signatures(self, _manifest: Manifest) -> dict[str, bytes]:
         return {}
 
+    def notes(self, _manifest: Manifest) -> list[Note]:
+        return []
+
     def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
         """Bring a version here. Raises ImageUnusable for one that is not what its manifest records: then none is."""
         with self._writing() as file:
@@ -194,6 +216,13 @@ class ArchiveTarget:
             path = signed.path_for(Path(manifest.file_name), key)
             self._add_small(str(path), content)
         return 0  # they came with it
+
+    def note(self, manifest: Manifest, found: Sequence[Note], _source: Endpoint) -> None:
+        """Add what is noted of a version."""
+        directories = {kind: directory for directory, kind in notes.KINDS.items()}
+        for note in found:
+            path = notes.path_for(Path(manifest.file_name), directories[type(note)])
+            self._add_small(str(path), manifest_writer.as_json(asdict(note)).encode())
 
     def point(self, manifest: Manifest, channel: str, _source: Endpoint, _say: Callable[[str], None]) -> None:
         """Make a channel point to a version that is here."""

@@ -28,12 +28,16 @@ def find(store: Store, reference: str, use: str) -> PublishedImage:
 def deprecate(writer: LockedStore, reference: str, until: datetime.date, use: str, reason: str) -> PublishedImage:
     """Note it of a version; a note before is replaced."""
     image = find(writer.store, reference, use)
-    note = Deprecation(image.manifest.digest, until.isoformat(), reason, use)
-    why = f"until {note.until}: {reason}"
-    writer.log(log.DEPRECATE, image.manifest.name, image.manifest.version, digest=image.manifest.digest, why=why)
+    keep(writer, image, Deprecation(image.manifest.digest, until.isoformat(), reason, use))
+    return image
+
+
+def keep(writer: LockedStore, image: PublishedImage, note: Deprecation, source: str = "") -> None:
+    """`source`: the place that it was copied from."""
+    why = f"until {note.until}: {note.reason}{source and f' (from {source})'}"
+    writer.log(log.DEPRECATE, image.manifest.name, image.manifest.version, digest=note.digest, why=why)
     writer.directory(DEPRECATED)
     writer.write(notes.path_for(image.path, DEPRECATED), as_json(asdict(note)))
-    return image
 
 
 def undo(writer: LockedStore, reference: str) -> PublishedImage:

@@ -16,7 +16,7 @@ from typing import Optional, Union
 from ctrain_builder import manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts
-from ctrain_builder.store import channels, log, signatures
+from ctrain_builder.store import channels, deprecate, log, scan, signatures
 from ctrain_builder.store.archive import ArchiveSource, ArchiveTarget
 from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
@@ -32,8 +32,10 @@ from ctrain_runtime.errors import (
     UsageError,
 )
 from ctrain_runtime.registry.client import Reference, RegistryClient, parse
+from ctrain_runtime.store import notes
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, is_version, read_manifest
+from ctrain_runtime.store.notes import Note, Scan
 from ctrain_runtime.store.store import NAME_RE, RETIRED, TAG_RE, PublishedImage, is_gone, open_store, pending_manifest
 
 SCHEME = "oras://"
@@ -146,6 +148,30 @@ class StoreEndpoint:
                 signatures.put(writer, image, signature)
         return len(added)
 
+    def notes(self, manifest: Manifest) -> list[Note]:
+        """What was noted of a version. Raises ConfigError."""
+        image = self.root / manifest.file_name
+        found = (notes.read_scan(image, manifest), notes.read_deprecation(image, manifest))
+        return [note for note in found if note]
+
+    def note(self, manifest: Manifest, found: Sequence[Note], source: Endpoint) -> None:
+        """Keep what another place has noted of a version that is here, but no scan that is older than its own. Raises
+        ConfigError."""
+        image = PublishedImage(manifest, self.root / manifest.file_name, ())
+
+        def due() -> list[Note]:
+            known = {type(note): note for note in self.notes(manifest)}
+            return [note for note in found if _is_news(note, known.get(type(note)))]
+
+        if not due():
+            return
+        with lock_store(self.root) as writer:
+            for note in due():  # again: others write meanwhile
+                if isinstance(note, Scan):
+                    scan.keep(writer, image, note)
+                else:
+                    deprecate.keep(writer, image, note, str(source))
+
     def point(
         self, manifest: Manifest, channel: str, source: Endpoint, say: Callable[[str], None] = lambda _: None
     ) -> None:
@@ -158,6 +184,12 @@ class StoreEndpoint:
                 what = f"channel {channel} of {manifest.name} stays: {manifest.version} {problem} in {self}"
                 raise StoreError(what, "Run the command again")
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
+
+
+def _is_news(note: Note, known: Optional[Note]) -> bool:
+    if isinstance(note, Scan) and isinstance(known, Scan):
+        return note.when > known.when
+    return note != known
 
 
 def _reserve(writer: LockedStore, manifest: Manifest) -> None:
@@ -187,12 +219,12 @@ def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedR
 
 
 class RegistryEndpoint:
-    """A place in a registry: HOST[:PORT]/PATH. In the directory `notes` is kept how far uploads have come."""
+    """A place in a registry: HOST[:PORT]/PATH. In the directory `uploads` is kept how far uploads have come."""
 
     passes_on = True  # who can read it is the registry's to decide
 
-    def __init__(self, where: str, client: RegistryClient, notes: Path) -> None:
-        self._where, self._client, self._notes = where.rstrip("/"), client, notes
+    def __init__(self, where: str, client: RegistryClient, uploads: Path) -> None:
+        self._where, self._client, self._uploads = where.rstrip("/"), client, uploads
         with contextlib.suppress(ConfigError):
             if parse(f"{self._where}/x").name == f"{self._where}/x":
                 return
@@ -274,7 +306,7 @@ class RegistryEndpoint:
         """Bring a version here. Raises ImageUnusable, RegistryError."""
         ref = self._ref(manifest.name, manifest.version)
         with source.reader(manifest) as (read, _):
-            artifacts.push(self._client, ref, manifest, read, self._notes, watch.done)
+            artifacts.push(self._client, ref, manifest, read, self._uploads, watch.done)
         if needs_copy(self.held([manifest])[0], manifest, self):
             artifacts.tag(self._client, ref, manifest)
 
@@ -299,6 +331,12 @@ class RegistryEndpoint:
         for key, ref in missing.items():
             artifacts.push_small(self._client, ref, found[key], f"{Path(manifest.file_name).stem}.{ref.tag}")
         return len(missing)
+
+    def notes(self, _manifest: Manifest) -> list[Note]:
+        return []  # a registry has no place for them
+
+    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Endpoint) -> None:
+        pass
 
     def point(self, manifest: Manifest, channel: str, _: Endpoint, _say: Callable[[str], None]) -> None:
         """Make a channel point to a version that is here."""

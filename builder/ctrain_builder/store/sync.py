@@ -15,6 +15,7 @@ from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import Say, refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import (
+    ConfigError,
     CtrainError,
     GateNotPassed,
     ImageNotFound,
@@ -121,11 +122,10 @@ def carry_out(
             copied.append(manifest)
         except (ImageUnusable, NameTaken) as error:
             failed.append(error)
-    for manifest in (*copied, *plan.present):
-        if target.sign(manifest, source.added_signatures(manifest)):
-            say(f"{manifest.name} {manifest.version}: signatures added")
+    here = (*copied, *plan.present)
+    failed += _add(here, source, target, say)
     moved: list[Move] = []
-    for move in (one for one in plan.moves if one.manifest in (*copied, *plan.present)):
+    for move in (one for one in plan.moves if one.manifest in here):
         try:
             _point(move, source, target, say)
             moved.append(move)
@@ -136,6 +136,19 @@ def carry_out(
     if isinstance(target, ArchiveTarget) and copied:
         target.finish()
     return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
+
+
+def _add(here: Sequence[Manifest], source: Endpoint, target: Endpoint, say: Say) -> list[ConfigError]:
+    """What came to versions after they were published: signatures, scans and deprecations. Why some of it did not."""
+    failed: list[ConfigError] = []
+    for manifest in here:
+        if target.sign(manifest, source.added_signatures(manifest)):
+            say(f"{manifest.name} {manifest.version}: signatures added")
+        try:
+            target.note(manifest, source.notes(manifest), source)
+        except ConfigError as error:
+            failed.append(error)
+    return failed
 
 
 def _record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpoint) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, TypeVar
+from typing import Optional, TypeVar, Union
 
 from ctrain_runtime.base import config
 from ctrain_runtime.base.text import one_line
@@ -34,7 +34,9 @@ class Scan:
     output: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return one_line(f"{self.verdict} on {self.when[:10]} by {self.scanner[0]} (exit code {self.code})")
+        return one_line(
+            f"{self.verdict} on {self.when[:10]} by {''.join(self.scanner[:1]) or '?'} (exit code {self.code})"
+        )
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class Deprecation:
     def __str__(self) -> str:
         instead = f"; use {self.use}" if self.use else ""
         return one_line(f"is deprecated and goes after {self.until}: {self.reason}{instead}")
+
+
+Note = Union[Scan, Deprecation]
+KINDS: dict[str, type[Note]] = {SCANS: Scan, DEPRECATED: Deprecation}
 
 
 def path_for(image: Path, directory: str) -> Path:
@@ -69,14 +75,22 @@ def read_deprecation(image: Path, manifest: Manifest) -> Optional[Deprecation]:
 def read(kind: type[T], path: Path) -> Optional[T]:
     """A note; None if there is none. Raises ConfigError for one that cannot be read."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return parse(kind, path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}", "Remove it") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", "Remove it") from error
+
+
+def parse(kind: type[T], text: bytes, source: str) -> T:
+    """The note in `text`; `source` is named in errors. Raises ConfigError."""
+    try:
+        data = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {source}: {error}", "Remove it") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is damaged: not a JSON object", "Remove it")
-    return config.load(kind, data, str(path))
+        raise ConfigError(f"{source} is damaged: not a JSON object", "Remove it")
+    return config.load(kind, data, source)
 
 
 def _of(note: Optional[T], manifest: Manifest) -> Optional[T]:

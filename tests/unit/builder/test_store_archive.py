@@ -16,7 +16,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.store import signatures
+from ctrain_runtime.store import notes, signatures
 from ctrain_runtime.store.manifest import Manifest, checksum
 from ctrain_runtime.store.store import open_store
 from samples.sample_images import write_signature
@@ -58,6 +58,57 @@ def test_versions_channels_and_signatures_travel_in_a_file(
         assert (other.root / path.name).read_bytes() == path.read_bytes()
     assert (other.root / "signatures" / signature.name).read_bytes() == signature.read_bytes()
     assert sync(shop, file, other.root).endswith("0 versions copied (0 B), 3 there already\n")
+
+
+def note(shop: Shop, kind: str, number: int, **changes: object) -> Path:
+    """Note a scan or a deprecation of a version."""
+    digest = json.loads(shop.file(number, "json").read_text())["digest"]
+    facts = {"verdict": "clean", "when": "2026-11-20T00:00:00Z", "code": 0, "scanner": ["grype"], "output": []}
+    if kind == notes.DEPRECATED:
+        facts = {"until": "2999-01-01", "reason": "old", "use": ""}
+    path = notes.path_for(shop.file(number), kind)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"digest": digest, **facts, **changes}, indent=2) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("through", ["", "images.tar"])
+def test_what_is_noted_of_versions_travels_with_them(shop: Shop, other: Shop, tmp_path: Path, through: str) -> None:
+    """Also of those that are there already; the later scan stays."""
+    sync(shop, shop.root, other.root)
+    kept = note(other, notes.SCANS, 1, when="2026-11-22T00:00:00Z").read_text()
+    note(other, notes.SCANS, 2, verdict="failed", when="2026-11-19T00:00:00Z")
+    note(other, notes.DEPRECATED, 3, reason="older")
+    for number in (1, 2):
+        note(shop, notes.SCANS, number)
+    note(shop, notes.DEPRECATED, 3, reason="newer")
+    source = shop.root
+    if through:
+        sync(shop, shop.root, source := tmp_path / through)
+    for _ in range(2):
+        sync(shop, source, other.root)
+        assert notes.path_for(other.file(1), notes.SCANS).read_text() == kept
+        for kind, number in ((notes.SCANS, 2), (notes.DEPRECATED, 3)):
+            path = notes.path_for(other.file(number), kind)
+            assert path.read_text() == notes.path_for(shop.file(number), kind).read_text()
+    entries = [entry for entry in other.data("log")["entries"] if entry["action"] == "deprecate"]
+    assert [(entry["version"], entry["why"]) for entry in entries] == [
+        ("1.0-s-r3", f"until 2999-01-01: newer (from {source})")
+    ]
+
+
+@pytest.mark.parametrize(("text", "code"), [(b"{", 69), (b"[]", 69), (b'{"until": 3}', 69), (b"OTHER", 0)])
+def test_a_note_that_is_none_keeps_no_version_back(
+    shop: Shop, other: Shop, tmp_path: Path, text: bytes, code: int
+) -> None:
+    """One of another file is no note of this one."""
+    path = note(shop, notes.SCANS, 2)
+    if text == b"OTHER":
+        text = json.dumps({**json.loads(path.read_text()), "digest": "sha256:1", "scanner": []}).encode()
+    rewrite(shop, tmp_path / "images.tar", None, {f"scans/{STEM}.json": text})
+    sync(shop, tmp_path / "images.tar", other.root, "--channels", code=code)
+    assert other.versions == shop.versions
+    assert not notes.path_for(other.file(2), notes.SCANS).exists()
 
 
 def test_plain_tar_makes_a_store_of_it(shop: Shop, tmp_path: Path) -> None:
