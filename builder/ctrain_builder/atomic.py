@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
-from typing import Literal
+
+
+def unfinished(path: Path) -> Path:
+    """A new name for what becomes `path`. Not by a number of processes: two machines have the same ones."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Replace `path` by a file with `text`, durably. `group` is a group ID; -1 leaves it to the system."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    _write(temporary, "w", text, mode, group)
+    write_bytes(path, text.encode("utf-8"), mode, group)
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o644, group: int = -1) -> None:
+    """The same for bytes."""
+    temporary = unfinished(path)
+    _write(temporary, content, mode, group)
     try:
         temporary.replace(path)
     except BaseException:
@@ -22,14 +32,15 @@ def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> Non
 
 def create_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Create `path` with `text`, durably; only a crash leaves a part of it. Raises FileExistsError."""
-    _write(path, "x", text, mode, group)
+    _write(path, text.encode("utf-8"), mode, group)
     sync_directory(path.parent)
 
 
-def _write(path: Path, how: Literal["w", "x"], text: str, mode: int, group: int) -> None:
-    with path.open(how, encoding="utf-8") as file:
+def _write(path: Path, content: bytes, mode: int, group: int) -> None:
+    """Raises FileExistsError."""
+    with path.open("xb") as file:
         try:
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fchown(file.fileno(), -1, group)
             os.fchmod(file.fileno(), mode)
@@ -41,7 +52,7 @@ def _write(path: Path, how: Literal["w", "x"], text: str, mode: int, group: int)
 
 def create_directory(path: Path, mode: int, group: int = -1) -> None:
     """Create `path`, durably; nobody sees it with another mode or group, whatever the umask. One that exists stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = unfinished(path)
     temporary.mkdir()
     try:
         os.chown(temporary, -1, group)
@@ -54,6 +65,14 @@ def create_directory(path: Path, mode: int, group: int = -1) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.rmdir()
+    sync_directory(path.parent)
+
+
+def link(path: Path, target: Path) -> None:
+    """Make `path` a symlink to `target`, durably; it replaces what is there."""
+    temporary = unfinished(path)
+    temporary.symlink_to(target)
+    temporary.replace(path)
     sync_directory(path.parent)
 
 

@@ -124,13 +124,9 @@ def _sign(args: argparse.Namespace) -> tuple[UserLayer, str]:
     signer.check()
     signature = store_signatures.sign_statement(signatures.layer_statement(layer.digest), signer)
     path = signatures.path_for_layer(layer.path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_bytes(signature.content)
-        temporary.chmod(0o644)
-        atomic.move(temporary, path)
+        atomic.write_bytes(path, signature.content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise BuildError(f"cannot write {path}: {error.strerror}", "Sign a copy of the layer") from error
     return layer, signature.key
 

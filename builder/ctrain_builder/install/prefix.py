@@ -154,7 +154,4 @@ def make_current(prefix: Prefix, version: str) -> None:
     """Point `current` to a version. Who follows the link gets the old one or the new one."""
     if prefix.current.exists() and not prefix.current.is_symlink():
         raise UsageError(f"{prefix.current} is not a symlink", "Choose another directory: --prefix DIR")
-    new = prefix.root / f".current.{os.getpid()}"
-    new.unlink(missing_ok=True)
-    new.symlink_to(version)
-    new.replace(prefix.current)
+    atomic.link(prefix.current, Path(version))

@@ -209,7 +209,7 @@ def _check(
 
 def _put(packed: Path, target: Path) -> None:
     """Copy the finished file to where the user wants it, whole or not at all."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = atomic.unfinished(target)
     try:
         shutil.copyfile(packed, part)
         atomic.move(part, target)

@@ -18,7 +18,6 @@ import io
 import json
 import os
 import re
-import secrets
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -167,7 +166,7 @@ class ArchiveTarget:
         if not path.absolute().parent.is_dir():
             raise UsageError(f"cannot write {path}: its directory does not exist", "Create it, or name another file")
         self.path = path
-        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._part = atomic.unfinished(path)
         self._names: list[str] = []
         self._file: Optional[IO[bytes]] = None
 

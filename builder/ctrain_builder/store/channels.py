@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Optional
 
@@ -91,12 +90,8 @@ def point(writer: LockedStore, channel: str, image: PublishedImage, action: str,
 
 def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
     """Replace a channel's link by one to a file of the store's root."""
-    directory, link = writer.directory(CHANNELS), _link(writer.root, name, channel)
-    temporary = directory / f".{link.name}.{os.getpid()}"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(Path("..") / target)
-    temporary.replace(link)
-    atomic.sync_directory(directory)
+    writer.directory(CHANNELS)
+    atomic.link(_link(writer.root, name, channel), Path("..") / target)
 
 
 def links(root: Path, name: str) -> dict[str, str]:

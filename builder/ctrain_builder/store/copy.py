@@ -9,7 +9,6 @@ import functools
 import hashlib
 import os
 import queue
-import secrets
 import shutil
 import stat
 import struct
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional
 
-from ctrain_builder import locks
+from ctrain_builder import atomic, locks
 from ctrain_builder.digests import ReadAt, Region, RegionHasher, regions
 from ctrain_builder.store.writer import Permissions
 from ctrain_runtime.base import command
@@ -66,7 +65,7 @@ def temporary(root: Path, name: str, say: Callable[[str], None] = lambda _: None
 
     Its lock keeps it from `gc` of all machines. The store's lock is not held meanwhile.
     """
-    path = root / f".{name}.{secrets.token_hex(4)}{PART}"
+    path = atomic.unfinished(root / name)
     with _locked(root, path):
         try:
             _create(path, say)

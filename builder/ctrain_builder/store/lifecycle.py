@@ -42,7 +42,7 @@ from ctrain_runtime.store.store import (
 
 GRACE_DAYS = 30.0  # days
 _DAY = 86400
-# Of copies, small files and locks; and links in channels/
+# Of copies, small files and locks; and links in channels/, as earlier ctrains named them
 _OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
 
 

@@ -6,7 +6,6 @@ is signed, which holds a statement about the version: see ctrain_runtime.store.s
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import log
-from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.base import command
@@ -70,18 +68,11 @@ def is_signed(image: PublishedImage, signer: Signer) -> bool:
 
 def put(writer: LockedStore, image: PublishedImage, signature: Signature) -> None:
     """Put an added signature in its place."""
-    directory = writer.directory(signatures.SIGNATURES)
+    writer.directory(signatures.SIGNATURES)
     target = signatures.path_for(image.path, signature.key)
     manifest = image.manifest
     writer.log(log.SIGN, manifest.name, manifest.version, digest=manifest.digest, why=f"key {signature.key}")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(signature.content)
-        finalise(temporary, writer.access)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    atomic.sync_directory(directory)
+    atomic.write_bytes(target, signature.content, writer.access.file, writer.access.group)
 
 
 def make(manifest: Manifest, signer: Signer) -> Signature:
