@@ -77,7 +77,7 @@ class Builder:
 
     cache: Cache
     engine: Engine
-    site: BuildHost
+    host: BuildHost
     progress: Progress
     flat: bool = False
     cap: Optional[int] = None
@@ -273,7 +273,7 @@ class Builder:
             if self._may_keep(plan, planned, len(below)):
                 compiled.keep(self.cache, planned.recipe, work, work / workspace.MNT)
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
-            self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.site.secrets))
+            self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.host.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
             self._compare(container, plan, planned, [*below, target])
         step.end("copied" if planned.part else "built", target.stat().st_size)
@@ -292,7 +292,7 @@ class Builder:
         no %post could read a password of the build host."""
         contents = (self.cache.known_content(part.key, part.definition.is_base) for part in plan.layers[:number])
         is_own = all(content and not content.origin and not content.private for content in contents)
-        return is_own and not self.site.secrets and planned is not plan.layers[-1]
+        return is_own and not self.host.secrets and planned is not plan.layers[-1]
 
     def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
         if planned.part:
@@ -301,7 +301,7 @@ class Builder:
         if planned.snapshot:
             mirror = lock_file.at_snapshot(planned.arguments.get(MIRROR, ""), planned.snapshot)
             planned = replace(planned, arguments={**planned.arguments, MIRROR: mirror})
-        prepared = workspace.prepare(container.work, self.site, planned.locked.constraints if planned.locked else "")
+        prepared = workspace.prepare(container.work, self.host, planned.locked.constraints if planned.locked else "")
         if not planned.not_before:
             compiled.offer(self.cache, planned.recipe, prepared.mnt_dir)
         if planned.definition.is_base:
@@ -351,11 +351,11 @@ class Builder:
             content = self._examine(container, stack)
             labels = describe.labels(plan, flat, license_of, content.packages)
             parts = stack.files[0], stack.files[1:], plan.arch, labels, log
-            taken = self.cache.take(path, work / "earlier.sif")  # from here on there is no image
+            earlier_file = self.cache.move_out(path, work / "earlier.sif")  # from here on there is no image
             if flat:
                 made = flatten.flatten(container, *parts)
-            elif taken and earlier:
-                made = assemble(container, *parts, replace(earlier, path=taken))
+            elif earlier_file and earlier:
+                made = assemble(container, *parts, replace(earlier, path=earlier_file))
             else:
                 if note := estimate.copy_note(self.cache, stack.files[0], in_use=bool(earlier)):
                     self.progress.note(note)
@@ -399,7 +399,7 @@ class Builder:
                 )
 
     def _container(self, work: Path) -> Container:
-        return Container(self.engine, work, self.progress.tick, secrets=self.site.secrets)
+        return Container(self.engine, work, self.progress.tick, secrets=self.host.secrets)
 
     def _lock(self, name: str, what: str) -> contextlib.AbstractContextManager[None]:
         def say(owner: str) -> None:

@@ -298,7 +298,7 @@ class Cache:
             time.sleep(locks.POLL_SECONDS)  # it is being evicted
         yield False
 
-    def take(self, path: Path, target: Path) -> Optional[Path]:
+    def move_out(self, path: Path, target: Path) -> Optional[Path]:
         """Move an image out of the cache, and forget its manifest. None: it is not there, or in use (then it stays)."""
         path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
         file = locks.try_lock(path, fcntl.LOCK_EX)

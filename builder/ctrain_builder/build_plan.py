@@ -28,8 +28,8 @@ MIRROR = "MIRROR"
 BELOW_MISSING = "parent is not in the cache"
 PUBLIC_MIRROR = "http://mirror.of.the.building.machine"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
-SITE_ARGUMENTS = (MIRROR,)
-_NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
+HOST_ARGUMENTS = (MIRROR,)
+_NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *HOST_ARGUMENTS)}
 FALLBACK_EPOCH = 315619200  # 1980-01-02: the time of what has none, within the range of every archive format
 
 OK, STALE, NEW, UNKNOWN, DOWNLOAD = "ok", "stale", "new", "unknown", "download"
@@ -136,14 +136,14 @@ def _no_parent(reference: str) -> Parent:
 def plan_image(
     spec: ImageSpec,
     given: Mapping[str, str],
-    site: Mapping[str, str],
+    host: Mapping[str, str],
     arch: str,
     exists: Callable[[str, bool], bool],
     resolve: Callable[[str], str],
     epoch: Callable[[Sequence[Path]], int] = lambda _: FALLBACK_EPOCH,
     find_parent: Callable[[str], Parent] = _no_parent,
 ) -> BuildPlan:
-    """Plan `spec` with the --build-arg values `given` and the machine's own values `site`.
+    """Plan `spec` with the --build-arg values `given` and the machine's own values `host`.
 
     `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
     upstream image (see base_source), or raises RegistryError; `epoch` the time of the last change of some files;
@@ -160,7 +160,7 @@ def plan_image(
     layers = _inherited(spec, below, arch, exists) if below else []
     parent, parent_name, recipe = (layers[-1].key, layers[-1].name, layers[-1].recipe) if layers else ("", "", "")
     for part in spec.chain:
-        values = {**site, **_arguments(spec, given), PARENT: parent_name}
+        values = {**host, **_arguments(spec, given), PARENT: parent_name}
         wanted = {name: value for name, value in values.items() if name in part.placeholders}
         used = definitions.values(part, {**wanted, **_NEUTRAL})
         rendered = definitions.render(part, {**wanted, **_NEUTRAL})
@@ -177,9 +177,9 @@ def plan_image(
         inputs = _inputs(part, parent, digest, arch, {**used, **({layer_key.LOCK: lock} if lock else {})}, listing)
         parent = "" if problem else layer_key.compute_key(inputs)
         recipe = layer_key.compute_recipe(inputs, recipe)
-        there = not problem and exists(parent, part.is_base)
+        is_there = not problem and exists(parent, part.is_base)
         time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
-        planned = PlannedLayer(part, wanted, listing, inputs, parent, there, base, time, recipe=recipe)
+        planned = PlannedLayer(part, wanted, listing, inputs, parent, is_there, base, time, recipe=recipe)
         snapshot = locks.snapshot if locks and from_mirror else ""
         layers.append(replace(planned, locked=lock_file.locked_layer(locks, part.name), snapshot=snapshot))
         parent_name = part.name

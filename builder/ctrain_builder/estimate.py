@@ -72,10 +72,10 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
 
     `download` is the size of what the base starts from, where it is known.
     """
-    missing = there = largest = 0
+    missing = present = largest = 0
     for part in plan.layers:
         try:
-            there += cache.layer(part.key, part.definition.is_base).stat().st_size
+            present += cache.layer(part.key, part.definition.is_base).stat().st_size
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
             copied = part.part or part.offer
@@ -85,7 +85,7 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             missing += size
             # A parent's layers are not unpacked. One that is to be downloaded may have to be built after all.
             largest = max(largest, size if part.part else _UNPACKED * size)
-    whole = missing + there
+    whole = missing + present
     kept = missing + whole
     while_layers_are_built = missing + largest  # the image comes later
     while_image_is_made = kept + (whole if flat else 0)  # a flat one is packed, then copied into its file

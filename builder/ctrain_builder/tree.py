@@ -129,7 +129,7 @@ class Tree:
             with self._directory(PurePosixPath(name), make=True):
                 pass
 
-    def take(self, name: Name, target: Path) -> None:
+    def move_out(self, name: Name, target: Path) -> None:
         """Move a regular file out of the tree. Raises BuildError, FileNotFoundError."""
         with self.at(name) as path:
             _require_regular(os.lstat(path), self.root / name)

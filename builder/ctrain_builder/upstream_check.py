@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional, TypeVar
 
 from ctrain_builder import definition, ngc
-from ctrain_builder.build_plan import SITE_ARGUMENTS
+from ctrain_builder.build_plan import HOST_ARGUMENTS
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Release, Table
 from ctrain_builder.registry.resolver import CachedDigest, DigestResolver
@@ -103,7 +103,7 @@ class UpstreamChecker:
 
     def _source(self, spec: ImageSpec, tag: str) -> Reference:
         """What the base at `tag` starts from, by its definition."""
-        base, neutral = spec.chain[0], dict.fromkeys(SITE_ARGUMENTS, "")
+        base, neutral = spec.chain[0], dict.fromkeys(HOST_ARGUMENTS, "")
         values = {**neutral, **spec.arguments, **self._given, spec.tag_argument: tag}
         return parse(definition.render(base, values).header["from"])
 

@@ -191,7 +191,7 @@ def test_a_tree_that_is_packed(in_image: dict[str, str]) -> None:
         tree = Tree(work / "root")
         found = overlay.scan(tree)
         overlay.remove_marks(tree, found)
-        bytecode.settle(tree, found.others, EPOCH)
+        bytecode.set_source_times(tree, found.others, EPOCH)
         pack._clamp_mtimes(tree, found, EPOCH, 0.0)
         assert {entry.name for entry in tree.walk() if not entry.name.name.startswith(".wh.")} == found.names
         for entry in tree.walk():
@@ -237,7 +237,7 @@ def test_a_hostile_program_in_the_place_of_mksquashfs(kind: str) -> None:
         (work / "lend").mkdir()
         hostile.fill(work / "lend", {pack.PACKED: kind}, work.with_name("host"))
         with contextlib.suppress(FileNotFoundError):  # no device could be made
-            if refused_or(lambda: pack.take(container)):
+            if refused_or(lambda: pack.move_out(container)):
                 assert not pack.packed(container).is_symlink()
                 assert pack.packed(container).is_file()
 

@@ -39,7 +39,7 @@ from ctrain_builder.cli.options import (
 )
 from ctrain_builder.cli.planning import (
     Parents,
-    detect_site,
+    detect_host,
     engine_of_machine,
     layer_sources,
     plan_images,
@@ -138,7 +138,7 @@ def execute(args: argparse.Namespace) -> int:
     definitions = image_spec.directory(args.definitions)
     specs = _wanted(args, definitions)
     cache = open_cache(args.cache)
-    site = replace(detect_site(args), build_secrets=parse_secrets(args.secret))
+    host = replace(detect_host(args), build_secrets=parse_secrets(args.secret))
     for name in filter(_SECRET_NAME.search, parse_build_args(args.build_arg)):
         what = f"the value of --build-arg {name} gets into the image, its labels, logs and plans"
         print_note(f"ctrain: {what}. If it is secret: --secret {name}=FILE")
@@ -146,7 +146,7 @@ def execute(args: argparse.Namespace) -> int:
     parents = Parents(cache, machine)
     sources = layer_sources(args, parents.site())
     shared = shared_layers(args, sources)
-    planned, make = plan_images(args, specs, cache, site, parents, machine, sources)
+    planned, make = plan_images(args, specs, cache, host, parents, machine, sources)
     before: Optional[dict[str, dict[str, LayerInputs]]] = None
     if args.changed_since:
         with cache.work_directory() as work:
@@ -163,7 +163,7 @@ def execute(args: argparse.Namespace) -> int:
         planned = [shared.with_offers(plan, cache, print_note) for plan in planned]
     if args.plan:
         return _show(args, cache, planned, before)
-    return _build(args, cache, site, planned, parents, shared)
+    return _build(args, cache, host, planned, parents, shared)
 
 
 def _machine(args: argparse.Namespace) -> str:
@@ -198,7 +198,7 @@ def _show(
 def _build(
     args: argparse.Namespace,
     cache: Cache,
-    site: BuildHost,
+    host: BuildHost,
     planned: Sequence[BuildPlan],
     parents: Parents,
     shared: Optional[SharedLayers],
@@ -211,9 +211,9 @@ def _build(
 
     def build_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         trust, tests = parents.require_trust, WhichTests(args.tests)
-        return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once, shared).build(plan)
+        return Builder(cache, engine, host, lines, args.flatten, cap, trust, tests, at_once, shared).build(plan)
 
-    return batch.run(planned, build_one, args.json, args.jobs, args.keep_going, site.secrets)
+    return batch.run(planned, build_one, args.json, args.jobs, args.keep_going, host.secrets)
 
 
 def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:

@@ -108,9 +108,9 @@ def _build(args: argparse.Namespace) -> UserLayer:
     step = progress.begin("layer", output.name, log)
     try:
         with cache.work_directory() as work:
-            site = build_host.detect(os.environ)
-            container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
-            space = workspace.prepare(work, site)
+            host = build_host.detect(os.environ)
+            container = Container(find_engine(), work, progress.tick, secrets=host.secrets)
+            space = workspace.prepare(work, host)
             layer = maker.make(container, on, sources, space, log, output)
         step.end("built", output.stat().st_size)
     finally:

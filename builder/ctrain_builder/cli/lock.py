@@ -10,7 +10,7 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.options import find_image
-from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.image import lock
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.state import CachedImage, is_flat
@@ -29,13 +29,13 @@ def execute(args: argparse.Namespace) -> int:
     if own := [spec.name for spec in specs if spec.source_root != definitions.parent]:
         hint = f"Copy its entry to {definitions / image_spec.FILE}, then lock it there"
         raise UsageError(f"image {own[0]} is not of {definitions}", hint)
-    cache, site = open_cache(args.cache), detect_site(args)
-    plans, _ = plan_images(args, specs, cache, site, Parents(cache))
+    cache, host = open_cache(args.cache), detect_host(args)
+    plans, _ = plan_images(args, specs, cache, host, Parents(cache))
     found = lock_file.read(definitions)
     lines, data = [], {}
     for plan in plans:
         title = f"{plan.spec.name}:{plan.spec.tag}"
-        image = _lock(cache, plan, site.mirror)
+        image = _lock(cache, plan, host.mirror)
         is_new = found.images.get(title, {}).get(plan.arch) != image
         found = found.with_image(title, plan.arch, image)
         pypi, deb = (sum(len(getattr(layer, kind)) for layer in image.layers.values()) for kind in ("pypi", "deb"))

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ctrain_builder.shared_layers import SharedLayers
 
 
-def detect_site(args: argparse.Namespace) -> BuildHost:
+def detect_host(args: argparse.Namespace) -> BuildHost:
     """The settings of this machine, with the mirror that the command line gives."""
-    site = build_host.detect(os.environ)
-    return replace(site, mirror=parse_build_args(args.build_arg).get(build_plan.MIRROR, site.mirror))
+    host = build_host.detect(os.environ)
+    return replace(host, mirror=parse_build_args(args.build_arg).get(build_plan.MIRROR, host.mirror))
 
 
 def engine_of_machine() -> Optional[Engine]:
@@ -49,7 +49,7 @@ def plan_images(
     args: argparse.Namespace,
     specs: Sequence[ImageSpec],
     cache: Cache,
-    site: BuildHost,
+    host: BuildHost,
     parents: Parents,
     machine: str = "",
     sources: Optional[Collection[str]] = None,
@@ -60,7 +60,7 @@ def plan_images(
     given = parse_build_args(args.build_arg)
     build_plan.check_build_args(specs, given)
     registries = _Registries(cache, args.offline)
-    make = _planner(cache, site, given, registries, parents, machine or platform.machine())
+    make = _planner(cache, host, given, registries, parents, machine or platform.machine())
     wanted = _renewals(args, specs, cache, sources)
 
     def built(part: PlannedLayer) -> str:
@@ -110,7 +110,7 @@ def shared_layers(args: argparse.Namespace, sources: tuple[str, ...]) -> Optiona
     targets = [] if args.cache_to is None else [args.cache_to]
     if targets and (args.offline or args.tests == WhichTests.LATER.value):
         raise UsageError("--cache-to uploads layers of tested images", "Remove --offline and --tests later")
-    if targets and parse_build_args(args.build_arg).keys() - set(build_plan.SITE_ARGUMENTS):
+    if targets and parse_build_args(args.build_arg).keys() - set(build_plan.HOST_ARGUMENTS):
         what = "--cache-to uploads no layer with a value of --build-arg, which may be secret"
         raise UsageError(what, "Put the value into images.yaml, or remove --cache-to")
     sources = () if args.offline else sources
@@ -171,10 +171,10 @@ class _Registries:
 
 
 def _planner(
-    cache: Cache, site: BuildHost, given: Mapping[str, str], registries: _Registries, parents: Parents, machine: str
+    cache: Cache, host: BuildHost, given: Mapping[str, str], registries: _Registries, parents: Parents, machine: str
 ) -> Callable[[ImageSpec], BuildPlan]:
     arch = OCI_ARCH.get(machine, machine)
-    own = {build_plan.MIRROR: site.mirror} if site.mirror else {}
+    own = {build_plan.MIRROR: host.mirror} if host.mirror else {}
     epoch = history.epochs(os.environ)
     return lambda spec: build_plan.plan_image(
         spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find

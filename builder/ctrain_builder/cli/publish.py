@@ -24,7 +24,7 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
-from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.image.state import CachedImage, Stage, is_flat
@@ -84,8 +84,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
     spec, path = cached.spec, cached.path
-    with cached.cache.use(path) as there:  # it stays while it is copied
-        manifest = _publishable(args, cached) if there else None
+    with cached.cache.use(path) as is_cached:  # it stays while it is copied
+        manifest = _publishable(args, cached) if is_cached else None
         if manifest is None:
             raise ImageTestError(f"image {spec.title} is not built and tested", f"Run: {_command('build', args, spec)}")
         signer = make_signer(args.sign) if args.sign else None
@@ -109,7 +109,7 @@ def _publishable(args: argparse.Namespace, cached: CachedImage) -> Optional[Mani
     can name, those tests count that its build has recorded. Raises NotAsBuilt for a corrupt one.
     """
     cache, spec = cached.cache, cached.spec
-    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
+    [plan], _ = plan_images(args, [spec], cache, detect_host(args), Parents(cache))
     state = cached.state(plan)
     if state.stage is Stage.CORRUPT:
         raise NotAsBuilt(f"{cached.path} is corrupt: {state.why}")

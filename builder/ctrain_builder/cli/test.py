@@ -16,7 +16,7 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch
 from ctrain_builder.cli.options import add_plan_arguments, find_image
-from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
 from ctrain_runtime.engines.apptainer import find_engine
@@ -31,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     cache = open_cache(args.cache)
-    site = detect_site(args)
+    host = detect_host(args)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     parents = Parents(cache)
-    planned, _ = plan_images(args, [spec], cache, site, parents)
+    planned, _ = plan_images(args, [spec], cache, host, parents)
     engine = find_engine()
     tests = WhichTests.ALL if args.rerun else WhichTests.NEEDED
 
     def test_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         at_once = side_by_side.at_once()
         trust = parents.require_trust
-        return Builder(cache, engine, site, lines, args.flatten, None, trust, tests, at_once).test(plan)
+        return Builder(cache, engine, host, lines, args.flatten, None, trust, tests, at_once).test(plan)
 
     return batch.run(planned, test_one, args.json)

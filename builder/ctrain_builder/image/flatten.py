@@ -42,7 +42,7 @@ def flatten(
     container.require(_pack_argv(container, base, layers), log, "cannot flatten the image", time)
     container.take_ownership(base, [directory, *container.overlay_directories], log)
     metadata = read_metadata(Tree(directory), "metadata")
-    return sif_file.new(container, pack.take(container), arch, metadata, labels, log)
+    return sif_file.new(container, pack.move_out(container), arch, metadata, labels, log)
 
 
 def _pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:

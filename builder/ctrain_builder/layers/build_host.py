@@ -78,19 +78,19 @@ def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
     return BuildHost(settings, tuple(directories), bundle, proxies, debian_mirror(etc))
 
 
-def write(site: BuildHost, directory: Path, constraints: str = "") -> None:
+def write(host: BuildHost, directory: Path, constraints: str = "") -> None:
     """Fill the directory that is bound at /mnt. `constraints`: of pip's packages; "" for none."""
-    environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
+    environment = {**host.proxies, **{name.upper(): value for name, value in host.proxies.items()}}
     # With this name pip reads no files at all. Those of an image may name an index that is gone: pip would retry it.
     environment["PIP_CONFIG_FILE"] = os.devnull
-    environment.update({_variable(key): value for key, value in site.pip.items()})
+    environment.update({_variable(key): value for key, value in host.pip.items()})
     environment["PYTHONHASHSEED"] = "0"  # sets that get into files have the same order each time
-    if site.bundle:
-        shutil.copyfile(site.bundle, directory / "ca-bundle.crt")
+    if host.bundle:
+        shutil.copyfile(host.bundle, directory / "ca-bundle.crt")
         environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
-    for number in range(len(site.package_dirs)):
+    for number in range(len(host.package_dirs)):
         (directory / "local" / str(number)).mkdir(parents=True)
-    for one in site.build_secrets:
+    for one in host.build_secrets:
         (directory / _SECRETS).mkdir(exist_ok=True)
         (directory / _SECRETS / one.name).touch()
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())

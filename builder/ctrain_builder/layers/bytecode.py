@@ -22,14 +22,14 @@ _BY_TIME, _BY_CHECKSUM = 0, 3
 _MASK = 0xFFFFFFFF
 
 
-def settle(tree: Tree, names: Iterable[PurePosixPath], time: int) -> None:
+def set_source_times(tree: Tree, names: Iterable[PurePosixPath], time: int) -> None:
     """Make the .pyc files among `names` those of sources whose times are cut off at `time`."""
     for name in names:
         if name.suffix == ".pyc":
-            _settle(tree, name, time)
+            _set_source_time(tree, name, time)
 
 
-def _settle(tree: Tree, name: PurePosixPath, time: int) -> None:
+def _set_source_time(tree: Tree, name: PurePosixPath, time: int) -> None:
     try:
         source = tree.status(importlib.util.source_from_cache(str(name)))
     except ValueError:  # not in a __pycache__

@@ -55,9 +55,9 @@ def packed(container: Container) -> Path:
     return container.work / PACKED
 
 
-def take(container: Container) -> Path:
+def move_out(container: Container) -> Path:
     """The squashfs file, out of the directory where mksquashfs has written it. Raises BuildError."""
-    Tree(host_tools.directory(container)).take(PACKED, packed(container))
+    Tree(host_tools.directory(container)).move_out(PACKED, packed(container))
     return packed(container)
 
 
@@ -108,7 +108,7 @@ def _run(container: Container, argv: Sequence[str], directory: Path, found: Uppe
     if not container.root:
         host_tools.copy_tool(container, mksquashfs())
     container.require(argv, log, "mksquashfs failed", epoch_env(time))
-    return take(container)
+    return move_out(container)
 
 
 def _refuse_secrets(container: Container, tree: Tree) -> None:
@@ -134,7 +134,7 @@ def _clamp_mtimes(tree: Tree, found: Upper, epoch: int, started: float) -> int:
     """
     times = (entry.status.st_mtime for entry in tree.walk() if entry.name in found.others)
     cut = max(epoch, max((int(time) for time in times if time < started), default=epoch))
-    bytecode.settle(tree, found.others, cut)
+    bytecode.set_source_times(tree, found.others, cut)
     os.utime(tree.root, (cut, cut))
     for entry in tree.walk():
         if entry.is_directory:

@@ -71,7 +71,7 @@ def _setting(outside: Mapping[str, str], name: str) -> str:
 
 def _with_mounts(paths: Iterable[str]) -> Iterator[str]:
     """Those of `paths` that are there, once, each with the mounts below it: a bind's `ro` does not reach these."""
-    there = (path for path in paths if path.startswith("/") and path != "/" and Path(path).exists())
-    for path in dict.fromkeys(there):
+    existing = (path for path in paths if path.startswith("/") and path != "/" and Path(path).exists())
+    for path in dict.fromkeys(existing):
         yield path
         yield from file_systems.points_below(Path(path))

@@ -20,7 +20,7 @@ class Workspace:
 
     mnt_dir: Path
     scratch: Path
-    site: BuildHost
+    host: BuildHost
 
     @property
     def scratch_binds(self) -> list[str]:
@@ -29,7 +29,7 @@ class Workspace:
     @property
     def binds(self) -> list[str]:
         hosts = f"{self.scratch.with_name(_HOSTS)}:/etc/hosts"  # a copy: %post may write to it
-        return [f"{self.mnt_dir}:{build_host.INSIDE}", *self.site.binds, *self.scratch_binds, hosts]
+        return [f"{self.mnt_dir}:{build_host.INSIDE}", *self.host.binds, *self.scratch_binds, hosts]
 
     def set_time(self, epoch: int) -> None:
         """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
@@ -42,9 +42,9 @@ def started(directory: Path) -> float:
     return (directory / _STARTED).stat().st_mtime
 
 
-def prepare(directory: Path, site: BuildHost, constraints: str = "") -> Workspace:
+def prepare(directory: Path, host: BuildHost, constraints: str = "") -> Workspace:
     """Make the workspace in the (empty) work directory of a build. `constraints`: see build_host.write."""
-    workspace = Workspace(directory / MNT, directory / "scratch", site)
+    workspace = Workspace(directory / MNT, directory / "scratch", host)
     (directory / _STARTED).touch()
     hosts = Path("/etc/hosts")
     (directory / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
@@ -52,5 +52,5 @@ def prepare(directory: Path, site: BuildHost, constraints: str = "") -> Workspac
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)
     (workspace.mnt_dir / compiled.DIRECTORY).mkdir()
-    build_host.write(site, workspace.mnt_dir, constraints)
+    build_host.write(host, workspace.mnt_dir, constraints)
     return workspace

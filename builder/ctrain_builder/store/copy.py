@@ -150,9 +150,9 @@ def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) ->
     if not known:
         return found
     for layer, entry in zip(manifest.layers, sif.partitions(image)):
-        path, there = known.get(layer.digest, (None, None))
-        if layer.digest and path and there and there.size == entry.size:
-            found.append(SharedRange(entry.offset, entry.size, path, there.offset))
+        path, held = known.get(layer.digest, (None, None))
+        if layer.digest and path and held and held.size == entry.size:
+            found.append(SharedRange(entry.offset, entry.size, path, held.offset))
     return found
 
 
@@ -182,16 +182,16 @@ def fill(
     layout: Sequence[Region] = (),
     parts: Iterable[SharedRange] = (),
     done: Callable[[int], None] = lambda _: None,
-    there: int = 0,
+    present: int = 0,
 ) -> Copied:
-    """Give `target` the `size` bytes that `read` brings. The first `there` bytes of it are only read: it has them.
+    """Give `target` the `size` bytes that `read` brings. The first `present` bytes of it are only read: it has them.
 
     `parts` are taken by reference where the file system can do that. `done` is told how many bytes are copied. The
     digests are those of what is there then, that of the regions only with a `layout`. Raises DiskFullError.
     """
     with target.open("r+b") as writer:
         own = functools.partial(os.pread, writer.fileno())
-        kept = [(0, there), *sorted(filter(None, (_clone(part, writer) for part in parts)))]
+        kept = [(0, present), *sorted(filter(None, (_clone(part, writer) for part in parts)))]
         pieces = list(_pieces(kept, size))
         free = shutil.disk_usage(target.parent).free
         needed = sum(end - start for start, end, has in pieces if not has)

@@ -206,13 +206,13 @@ def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedR
     """Bring the bytes of a version to `file`, resuming what an earlier try has left there. Raises ImageUnusable."""
     access = Permissions(file.parent.stat())
     while True:
-        there = resume_offset(file)
-        copied = fill(file, wanted.size, read, access, (), parts, watch.done, there)
+        present = resume_offset(file)
+        copied = fill(file, wanted.size, read, access, (), parts, watch.done, present)
         if copied.digest == wanted.digest:
             return
         file.chmod(0o600)
         os.truncate(file, 0)
-        if not there:
+        if not present:
             file.unlink()
             what = f"digest mismatch: the copy of {wanted.file_name} is {copied.digest}"
             raise ImageUnusable(what, f"Expected {wanted.digest}; nothing was kept. Retry")

@@ -149,7 +149,7 @@ def test_eviction_while_builds_take_images(cache: Cache, tmp_path: Path, monkeyp
             with cache.lock("x"):  # as every build of this image
                 (tmp_path / "new").write_bytes(bytes(10))
                 (tmp_path / "new").rename(image)
-                cache.take(image, tmp_path / f"taken{number}")
+                cache.move_out(image, tmp_path / f"taken{number}")
 
     with ThreadPoolExecutor(1) as pool:
         builds = pool.submit(build)

@@ -30,7 +30,7 @@ def _compile(source: Path, mode: py_compile.PycInvalidationMode) -> Path:
 
 def _settle(*paths: Path) -> None:
     root = paths[-1].parent.parent
-    bytecode.settle(Tree(root), [PurePosixPath(path.relative_to(root)) for path in paths], CUT)
+    bytecode.set_source_times(Tree(root), [PurePosixPath(path.relative_to(root)) for path in paths], CUT)
 
 
 def _header(path: Path) -> tuple[int, ...]:

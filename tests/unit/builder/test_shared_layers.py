@@ -272,7 +272,7 @@ def build(project: Path, cache: Cache, shared: object, lines: Lines, monkeypatch
         with cache.work_directory() as work:
             made = work / "made"
             made.write_bytes(sif(data=b"built") if part.definition.is_base else b"built")
-            cache.add_layer(made, target, "2026-11-24T00:00:00Z", private=bool(self.site.secrets))
+            cache.add_layer(made, target, "2026-11-24T00:00:00Z", private=bool(self.host.secrets))
 
     def stop(*_: object) -> None:
         raise Made

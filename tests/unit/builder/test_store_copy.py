@@ -116,7 +116,7 @@ def test_a_file_goes_on_where_its_copy_was(tmp_path: Path) -> None:
         asked.append(at)
         return content[at : at + min(size, 5000)]
 
-    assert fill(file, len(content), read, Permissions(tmp_path.stat()), there=8192).digest == digest(content)
+    assert fill(file, len(content), read, Permissions(tmp_path.stat()), present=8192).digest == digest(content)
     assert asked == [8192, 13192, 18192]
     assert file.read_bytes() == content
     with resumable_file(tmp_path, "x.sif"):
