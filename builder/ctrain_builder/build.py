@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import compiled, estimate, lock_file, manifest_writer
+from ctrain_builder import cache_space, compiled, estimate, eviction, lock_file, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import MIRROR, BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
@@ -98,7 +98,7 @@ class Builder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            what = f"disk full: {format_size(self.cache.free)} left in {self.cache.root}"
+            what = f"disk full: {format_size(cache_space.free(self.cache))} left in {self.cache.root}"
             raise DiskFullError(what, "Free disk space, or pass --cache DIR") from error
 
     def test(self, plan: BuildPlan) -> BuildResult:
@@ -183,7 +183,9 @@ class Builder:
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         what = f"building {plan.spec.title}"
         note = f"{what} is waiting for space that other builds have reserved in {self.cache.root}"
-        used.enter_context(self.cache.reserve(sum(needed), what, lambda: self.progress.note(note), self.progress.tick))
+        used.enter_context(
+            cache_space.reserve(self.cache, sum(needed), what, lambda: self.progress.note(note), self.progress.tick)
+        )
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []
@@ -392,7 +394,7 @@ class Builder:
 
     def _evict(self) -> None:
         if self.cap is not None:
-            left = self.cache.evict(self.cap)
+            left = eviction.evict(self.cache, self.cap)
             if left > self.cap:
                 self.progress.note(
                     f"the cache has {format_size(left)}, not {format_size(self.cap)}: builds use all of it"

@@ -17,8 +17,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
-import shutil
 import stat
 import tempfile
 import time
@@ -33,19 +31,16 @@ from ctrain_builder.layer_key import LayerInputs
 from ctrain_runtime.base import config
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.file_locks import lock_open_file
-from ctrain_runtime.base.text import format_size, user_name
-from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
+from ctrain_runtime.base.text import user_name
+from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.store import sif
 
 T = TypeVar("T")
 _LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives
-_FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
 DIRECTORIES = ("layers", "compiled", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
 _WORK = "ctrain-build-"  # with which the name of a work directory begins
 EARLIER_WORK = re.compile(r"tmp[a-z0-9_]{8}")  # of a ctrain before it had markers in caches
-RESERVED = re.compile(r"[0-9a-f]{16}")  # names in space/
-_RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
 
 
 @dataclass(frozen=True)
@@ -204,85 +199,14 @@ class Cache:
         """Whether it belongs to a group."""
         return bool(self.root.stat().st_mode & stat.S_IWGRP)
 
-    @property
-    def free(self) -> int:
-        """Bytes; of a cache that does not exist yet, where it would be."""
-        return shutil.disk_usage(next(path for path in (self.root, *self.root.parents) if path.exists())).free
-
-    @contextlib.contextmanager
-    def reserve(
-        self,
-        needed: int,
-        what: str,
-        waiting: Callable[[], None] = lambda: None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[None]:
-        """Keep `needed` bytes for a build, so that builds side by side do not count on the same space.
-
-        As long as others have reserved too much, it waits, tells `waiting` once and calls `tick`. Raises DiskFullError
-        if the space is not free although no other build runs.
-        """
-        notified = False
-        while True:
-            with self.lock("space"):
-                others = self._reserved()
-                if not others:
-                    self.require_space(needed, what)
-                if self.free - others >= needed:
-                    mine = self.root / "space" / secrets.token_hex(8)
-                    mine.write_text(str(needed), encoding="utf-8")
-                    mine.chmod(self._lock_mode)
-                    file = locks.try_lock(mine, fcntl.LOCK_EX)
-                    break
-            if not notified:
-                notified = True
-                waiting()
-            tick()
-            time.sleep(locks.POLL_SECONDS)
-        with file or contextlib.nullcontext():
-            try:
-                yield
-            finally:
-                mine.unlink(missing_ok=True)
-
-    def _reserved(self) -> int:
-        """Bytes that running builds have reserved. What killed ones have left is removed."""
-        total = 0
-        for path in (path for path in (self.root / "space").iterdir() if RESERVED.fullmatch(path.name)):
-            file = locks.try_lock(path, fcntl.LOCK_EX)
-            if file is not None:
-                with file:
-                    path.unlink()
-                continue
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
-                total += int(path.read_text(encoding="utf-8"))
-        return total
-
-    def require_space(self, needed: int, what: str) -> None:
-        """Raise DiskFullError unless `needed` bytes are free."""
-        if self.free < needed:
-            raise DiskFullError(
-                f"{what} needs about {format_size(needed)} in {self.root}, {format_size(self.free)} are free",
-                "Free disk space, or pass --cache DIR",
-            )
-
-    def shares_blocks(self, path: Path) -> bool:
-        """Whether a copy of a file of the cache, in the cache, takes no space and no time."""
-        with self.work_directory() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
-            try:
-                fcntl.ioctl(copy, _FICLONE, source.fileno())
-            except OSError:
-                return False
-        return True
-
     def lock(
         self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
         """Hold the lock `name`, so that two builders don't make the same thing: see locks.hold."""
-        return locks.hold(self.root / "locks" / name, waiting, tick, self._lock_mode)
+        return locks.hold(self.root / "locks" / name, waiting, tick, self.lock_mode)
 
     @property
-    def _lock_mode(self) -> int:
+    def lock_mode(self) -> int:
         return 0o664 if self.is_shared else 0o644
 
     @contextlib.contextmanager
@@ -309,49 +233,6 @@ class Cache:
                 return None
             path.replace(target)
         return target
-
-    def evict(self, cap: int) -> int:
-        """Remove layers, images and what was compiled, the least recently used first, until the rest has at most
-        `cap` bytes.
-
-        What any build uses stays. Returns the bytes that are left.
-        """
-        with self.lock("evict"):
-            kept: list[tuple[int, int, Path]] = []
-            for path in self.large_files():
-                with contextlib.suppress(FileNotFoundError):  # another build has just taken it
-                    found = path.stat()
-                    kept.append((found.st_mtime_ns, found.st_size, path))
-            total = sum(size for _, size, _ in kept)
-            for _, size, path in sorted(kept):
-                if total > cap and self.remove(path):
-                    total -= size
-        return total
-
-    def large_files(self) -> list[Path]:
-        """All layers and images, and what layers have compiled."""
-        patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif", "compiled/*.tar")
-        found = (path for pattern in patterns for path in self.root.glob(pattern))
-        return [path for path in found if path.is_file() and not path.is_symlink()]
-
-    def forget(self) -> None:
-        """Remove all that is remembered of builds, and their logs."""
-        for path in (path for pattern in _RECORDS for path in self.root.glob(pattern)):
-            path.unlink(missing_ok=True)
-
-    def remove(self, path: Path) -> bool:
-        """Remove such a file with its description, unless a build uses it."""
-        maker = locks.try_hold(self.root / "locks" / path.stem, self._lock_mode)
-        if maker is None:
-            return False  # a build replaces it: what is there in a moment is not what was there
-        with maker:
-            file = locks.try_lock(path, fcntl.LOCK_EX)
-            if file is None:
-                return False
-            with file:
-                path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
-                path.unlink()
-        return True
 
     @contextlib.contextmanager
     def work_directory(self) -> Iterator[Path]:

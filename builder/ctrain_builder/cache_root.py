@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, locks
-from ctrain_builder.build_cache import DIRECTORIES, EARLIER_WORK, RESERVED, Cache
+from ctrain_builder.build_cache import DIRECTORIES, EARLIER_WORK, Cache
+from ctrain_builder.cache_space import RESERVED
 from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import BuildError

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import base_source
+from ctrain_builder import base_source, cache_space
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.progress import StepName
@@ -96,7 +96,7 @@ def copy_note(cache: Cache, base: Path, in_use: bool) -> str:
     """What a person should know before the base of an image is copied; "" if that costs little. `in_use`: an image with
     this base exists, but cannot be changed in place."""
     size = base.stat().st_size
-    if size < _WORTH_A_NOTE or cache.shares_blocks(base):
+    if size < _WORTH_A_NOTE or cache_space.shares_blocks(cache, base):
         return ""
     why = "the image of the last build is in use" if in_use else "there is no image with this base"
     return f"copying {format_size(size)}: {why}, and {cache.root} cannot share blocks between files"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import layer_key
+from ctrain_builder import eviction, layer_key
 from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_record, partition
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
@@ -34,7 +34,7 @@ def entries(cache: Cache) -> list[Entry]:
     """All of these, the most recently used first."""
     users = _users(cache)
     found = []
-    for path in cache.large_files():
+    for path in eviction.large_files(cache):
         about, kind = path.stat(), _KINDS[path.parent.name]
         names = {(path.stem, path.stem)} if kind == "image" else users[path.stem]
         definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
@@ -60,17 +60,17 @@ def _blocks(path: Path) -> int:
 
 def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
     """Remove what no build uses just now. Returns what was removed."""
-    return [entry for entry in found if cache.remove(entry.path)]
+    return [entry for entry in found if eviction.remove(cache, entry.path)]
 
 
 def remove_damaged(cache: Cache, image: Path, layers: Iterable[Layer]) -> list[str]:
     """Remove an image that is not as it was built, and those of its layers that are not: the next build makes them
     again. Returns what was removed."""
-    removed = ["the image"] if cache.remove(image) else []
+    removed = ["the image"] if eviction.remove(cache, image) else []
     for layer in layers:
         for is_base in (True, False):
             path, recorded = cache.layer(layer.key, is_base), cache.known_content(layer.key, is_base)
-            if recorded and path.is_file() and _digest(path) != recorded.digest and cache.remove(path):
+            if recorded and path.is_file() and _digest(path) != recorded.digest and eviction.remove(cache, path):
                 removed.append(f"layer {layer.definition}")
     return removed
 
@@ -86,7 +86,7 @@ def _digest(layer: Path) -> str:
 def clear(cache: Cache) -> None:
     """Remove everything that no build uses just now."""
     remove(cache, entries(cache))
-    cache.forget()
+    eviction.forget(cache)
     cache.sweep()
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from ctrain_builder import upkeep
+from ctrain_builder import cache_space, upkeep
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import find_cache, open_cache
 from ctrain_builder.cli.options import add_yes, cache_directory, days
@@ -59,11 +59,11 @@ def _list(args: argparse.Namespace, cache: Cache) -> int:
 def _du(args: argparse.Namespace, cache: Cache) -> int:
     found = upkeep.sizes(cache)
     if args.json:
-        print(json.dumps({"sizes": found, "free": cache.free}, indent=2))
+        print(json.dumps({"sizes": found, "free": cache_space.free(cache)}, indent=2))
         return 0
     rows = [(name, format_size(size)) for name, size in found.items()]
     print(table(("directory", "size"), [*rows, ("total", format_size(sum(found.values())))]))
-    print(f"{cache.root}: {format_size(cache.free)} free")
+    print(f"{cache.root}: {format_size(cache_space.free(cache))} free")
     return 0
 
 

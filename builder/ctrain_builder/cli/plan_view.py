@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from ctrain_builder import build_plan, estimate, layer_key
+from ctrain_builder import build_plan, cache_space, estimate, layer_key
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
 from ctrain_builder.image.state import CachedImage, Stage
@@ -66,7 +66,11 @@ def image_status(
 
 
 def as_data(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> dict[str, Any]:
-    return {"images": [_image(outlook) for outlook in outlooks], "needed": _needed(outlooks), "free": cache.free}
+    return {
+        "images": [_image(outlook) for outlook in outlooks],
+        "needed": _needed(outlooks),
+        "free": cache_space.free(cache),
+    }
 
 
 def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
@@ -146,9 +150,8 @@ def _summary(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
     if sizes:
         parts.append(f"{format_size(sum(sizes.values()))} to download")
     if stale:
-        parts.append(
-            f"needs at most {format_size(_needed(outlooks))}, {format_size(cache.free)} are free in {cache.root}"
-        )
+        free = format_size(cache_space.free(cache))
+        parts.append(f"needs at most {format_size(_needed(outlooks))}, {free} are free in {cache.root}")
     return "; ".join(parts)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import image_spec, locks
+from ctrain_builder import cache_space, eviction, image_spec, locks
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.layer_key import LayerInputs
@@ -65,7 +65,7 @@ def test_sweep_tells_what_it_could_not_remove(cache: Cache, monkeypatch: pytest.
 
 def test_too_little_space_is_said_before_anything_starts(cache: Cache) -> None:
     with pytest.raises(DiskFullError, match=r"building x needs about 1000.0 TB"):
-        cache.require_space(10**15, "building x")
+        cache_space.require(cache, 10**15, "building x")
 
 
 def test_a_lock_names_its_owner_and_goes_with_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +115,17 @@ def layers(cache: Cache) -> list[Path]:
 
 @pytest.mark.parametrize(("cap", "left"), [(30, "abc"), (29, "bc"), (15, "c"), (0, "")])
 def test_what_was_used_longest_ago_is_evicted(cache: Cache, layers: list[Path], cap: int, left: str) -> None:
-    assert cache.evict(cap) == 10 * len(left)
+    assert eviction.evict(cache, cap) == 10 * len(left)
     assert "".join(path.stem for path in layers if path.exists()) == left
 
 
 def test_use_keeps_and_renews(cache: Cache, layers: list[Path]) -> None:
     with cache.use(layers[0]) as there:
         assert there
-        assert cache.evict(0) == 10
+        assert eviction.evict(cache, 0) == 10
     assert [path.exists() for path in layers] == [True, False, False]
     assert layers[0].stat().st_mtime > 1000
-    assert cache.evict(0) == 0
+    assert eviction.evict(cache, 0) == 0
     with cache.use(layers[0]) as there:
         assert not there
 
@@ -135,7 +135,7 @@ def test_an_evicted_image_takes_its_manifest_along(cache: Cache) -> None:
     image.touch()
     image.with_suffix(".json").touch()
     image.write_bytes(b"x")
-    cache.evict(0)
+    eviction.evict(cache, 0)
     assert list(image.parent.iterdir()) == []
 
 
@@ -154,7 +154,7 @@ def test_eviction_while_builds_take_images(cache: Cache, tmp_path: Path, monkeyp
     with ThreadPoolExecutor(1) as pool:
         builds = pool.submit(build)
         while not builds.done():
-            cache.evict(0)
+            eviction.evict(cache, 0)
         builds.result()
 
 
@@ -163,34 +163,37 @@ def test_what_a_build_replaces_is_not_evicted(cache: Cache) -> None:
     image = cache.root / "images/x.sif"
     image.write_bytes(bytes(10))
     with cache.lock("x"):
-        assert cache.evict(0) == 10
-    assert cache.evict(0) == 0
+        assert eviction.evict(cache, 0) == 10
+    assert eviction.evict(cache, 0) == 0
 
 
 def test_builds_side_by_side_do_not_count_on_the_same_space(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.001)
     free = 100
-    monkeypatch.setattr(Cache, "free", property(lambda _: free))
+    monkeypatch.setattr(cache_space, "free", lambda _: free)
     told: list[str] = []
     ticks: list[None] = []
-    with cache.reserve(70, "one"), cache.reserve(30, "two"):
-        assert cache._reserved() == 100
+    with cache_space.reserve(cache, 70, "one"), cache_space.reserve(cache, 30, "two"):
+        assert cache_space._reserved(cache) == 100
 
         def tick() -> None:
             ticks.append(None)
             if len(ticks) == 3:
                 raise InterruptedError
 
-        with pytest.raises(InterruptedError), cache.reserve(1, "three", lambda: told.append("waits"), tick):
+        with (
+            pytest.raises(InterruptedError),
+            cache_space.reserve(cache, 1, "three", lambda: told.append("waits"), tick),
+        ):
             pass
     assert told == ["waits"]
-    assert cache._reserved() == 0
+    assert cache_space._reserved(cache) == 0
     (cache.root / "space/d73319ac0006390b").write_text("1000")
-    with cache.reserve(100, "alone"):
+    with cache_space.reserve(cache, 100, "alone"):
         pass
     with (
         pytest.raises(DiskFullError, match=r"alone needs about 101 B in .*, 100 B are free"),
-        cache.reserve(101, "alone"),
+        cache_space.reserve(cache, 101, "alone"),
     ):
         pass
     assert list((cache.root / "space").iterdir()) == []
@@ -242,7 +245,7 @@ def test_a_layer_of_the_same_key_with_other_content_is_described_again(cache: Ca
 def test_a_layer_is_evicted_with_its_description(cache: Cache) -> None:
     (cache.root / "tmp/made").write_bytes(b"layer")
     cache.add_layer(cache.root / "tmp/made", cache.layer("key", False), "")
-    cache.evict(0)
+    eviction.evict(cache, 0)
     assert list((cache.root / "layers").iterdir()) == []
 
 
@@ -268,5 +271,5 @@ def test_whether_copies_share_blocks_is_as_cp_finds(cache: Cache) -> None:
     copy = cache.root / "copy"
     argv = ["cp", "--reflink=always", str(layer), str(copy)]
     done = subprocess.run(argv, capture_output=True)
-    assert cache.shares_blocks(layer) == (done.returncode == 0)
+    assert cache_space.shares_blocks(cache, layer) == (done.returncode == 0)
     assert list((cache.root / "tmp").iterdir()) == []

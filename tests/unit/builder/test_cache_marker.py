@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_root
+from ctrain_builder import cache_root, cache_space
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import CACHE_MARKER, open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
@@ -207,7 +207,7 @@ def test_clearing_takes_only_what_builds_have_made(cache: Cache) -> None:
     fill(cache.root, f"layers/{KEY}.sqsh", "images/a_1-s.sif", f"facts/{KEY}.json", "logs/a.log", "inputs/a.json")
     (cache.root / "layers/link.sif").symlink_to(cache.root)
     assert main(BUILD_VERBS, ["cache", "clear", "--yes", "--cache", str(cache.root)]) == 0
-    with cache.reserve(1, "x"):
+    with cache_space.reserve(cache, 1, "x"):
         pass
     (cache.root / "layers/link.sif").unlink()
     assert content(cache.root) == before

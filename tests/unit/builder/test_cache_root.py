@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_root
+from ctrain_builder import cache_root, cache_space, eviction
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import find_cache, open_cache, require_overlays
 from ctrain_builder.layer_key import LayerInputs
@@ -140,7 +140,7 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
 def test_users_of_a_group_share_a_cache(shared: Path) -> None:
     def build() -> bool:
         cache = open_cache(shared)
-        with cache.work_directory() as work, cache.lock("layer"), cache.reserve(1, "x"):
+        with cache.work_directory() as work, cache.lock("layer"), cache_space.reserve(cache, 1, "x"):
             (work / "made").write_bytes(b"layer")
             cache.add_layer(work / "made", cache.layer("key", False), "")
         cache.new_log("x")
@@ -153,11 +153,11 @@ def test_users_of_a_group_share_a_cache(shared: Path) -> None:
     def use() -> bool:
         cache = open_cache(shared)
         left = cache.sweep()
-        with cache.use(cache.layer("key", False)) as there, cache.reserve(1, "x"):
+        with cache.use(cache.layer("key", False)) as there, cache_space.reserve(cache, 1, "x"):
             found = there and cache.layer_content("key", False).size == 5 and cache.fact("f") == {"a": 1}
         cache.new_log("x").write_text("mine")
         cache.remember_fact("f", {"a": 2})
-        return found and left == [] and cache.evict(0) == 0 and not cache.layer("key", False).exists()
+        return found and left == [] and eviction.evict(cache, 0) == 0 and not cache.layer("key", False).exists()
 
     assert as_user(12345, build) == 0
     assert as_user(12346, use) == 0

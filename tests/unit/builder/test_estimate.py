@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, estimate, image_spec
+from ctrain_builder import build_plan, cache_space, estimate, image_spec
 from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
@@ -109,15 +109,15 @@ def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.M
     base = cache.layer("key", True)
     base.write_bytes(b"")
     os.truncate(base, 4_100_000_000)
-    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: False)
+    monkeypatch.setattr(cache_space, "shares_blocks", lambda *_: False)
     assert estimate.copy_note(cache, base, in_use=False) == (
         f"copying 4.1 GB: there is no image with this base, and {cache.root} cannot share blocks between files"
     )
     assert "the image of the last build is in use" in estimate.copy_note(cache, base, in_use=True)
-    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: True)
+    monkeypatch.setattr(cache_space, "shares_blocks", lambda *_: True)
     assert estimate.copy_note(cache, base, in_use=False) == ""
     os.truncate(base, 1000)
-    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: False)
+    monkeypatch.setattr(cache_space, "shares_blocks", lambda *_: False)
     assert estimate.copy_note(cache, base, in_use=False) == ""
 
 
