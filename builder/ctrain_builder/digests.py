@@ -20,6 +20,10 @@ REGIONS = "sha256-regions:"
 ReadAt = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end
 
 
+class NotAsBuilt(ImageUnusable):
+    """The file of an image is not what its manifest records."""
+
+
 @dataclass(frozen=True)
 class Region:
     """A part of a file, in bytes; `digest` is "" where it is not known."""

@@ -14,31 +14,29 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import build_plan, image_spec, redistribution
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder import image_spec
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
-from ctrain_builder.image.state import CachedImage, Stage, is_flat
+from ctrain_builder.digests import NotAsBuilt
+from ctrain_builder.image import publishable
+from ctrain_builder.image.state import CachedImage, is_flat
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
-from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult, find_same, publish, require_digest
+from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_builder.upkeep import remove_damaged
 from ctrain_runtime.base.text import format_size
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, UsageError
 from ctrain_runtime.images.image import is_path
-from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
+from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.store import open_store
-
-_SHOWN_REASONS = 2  # of each layer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,47 +101,9 @@ def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
 
 
 def _publishable(args: argparse.Namespace, cached: CachedImage) -> Optional[Manifest]:
-    """The manifest of the image in the cache; None if it is incomplete.
-
-    Raises ImageTestError unless it is the planned one and has passed its tests; of another one, which only its digest
-    can name, those tests count that its build has recorded. Raises NotAsBuilt for a corrupt one.
-    """
-    cache, spec = cached.cache, cached.spec
-    [plan], _ = plan_images(args, [spec], cache, detect_host(args), Parents(cache))
-    state = cached.state(plan)
-    if state.stage is Stage.CORRUPT:
-        raise NotAsBuilt(f"{cached.path} is corrupt: {state.why}")
-    record = state.manifest
-    if record is None:
-        return None
-    manifest = record.manifest()
-    if word := redistribution.declared(plan):  # as it is today: it changes no image
-        manifest = replace(manifest, labels={**manifest.labels, REDISTRIBUTE_LABEL: word})
-    if state.stage is Stage.TESTED:
-        return manifest
-    if state.untestable:
-        hint = f"Add a %test to a definition, as in {spec.chain[-1].path}"
-        raise ImageTestError(f"image {spec.title} has no tests, which publishing needs", hint)
-    if state.is_as_planned or (args.digest and not manifest.tested):
-        raise ImageTestError(f"image {spec.title} has not passed its tests", f"Run: {_command('test', args, spec)}")
-    if args.digest:
-        return manifest
-    if plan.problem and not isinstance(plan.problem, RegistryError):  # no image was built here on an unknown base
-        raise plan.problem
-    why = _differences(cache, plan)
-    what = f"image {spec.title} in the cache is not what `ctrain build` would make now{f' ({why})' if why else ''}"
-    hint = f"Run: {_command('build', args, spec)}; or pass the --build-arg of its build, or --digest {manifest.digest}"
-    raise ImageTestError(what, hint)
-
-
-def _differences(cache: Cache, plan: BuildPlan) -> str:
-    """Why the planned layers are other ones than those that were made last for this image; "" if that is unknown."""
-    if plan.problem:
-        return plan.problem.message
-    made = {layer.name: cache.made(plan.spec, layer.name) for layer in plan.layers}
-    recorded = {name: last.inputs for name, last in made.items() if last}
-    layers = zip(plan.layers, build_plan.status(plan, recorded.get))
-    return "; ".join(f"{layer.name}: {reason}" for layer, status in layers for reason in status.why[:_SHOWN_REASONS])
+    """Raises as `publishable.manifest`."""
+    [plan], _ = plan_images(args, [cached.spec], cached.cache, detect_host(args), Parents(cached.cache))
+    return publishable.manifest(cached, plan, args.digest or "", lambda verb: _command(verb, args, cached.spec))
 
 
 def _command(verb: str, args: argparse.Namespace, spec: ImageSpec) -> str:

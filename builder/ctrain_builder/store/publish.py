@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.digests import REGIONS
+from ctrain_builder.digests import REGIONS, NotAsBuilt
 from ctrain_builder.store import channels, log, scan, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
@@ -38,10 +38,6 @@ from ctrain_runtime.store.store import (
     open_store,
     pending_manifest,
 )
-
-
-class NotAsBuilt(ImageUnusable):
-    """The file of an image is not what its manifest records."""
 
 
 @dataclass(frozen=True)
