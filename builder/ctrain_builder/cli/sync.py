@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.store import mirror, sync
 from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget
-from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
+from ctrain_builder.store.endpoints import SCHEME, RegistryEndpoint, Source, StoreEndpoint, Target
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_size, pluralize
@@ -49,13 +49,13 @@ class _Request:
 
 def execute(args: argparse.Namespace) -> int:
     client = RegistryClient(os.environ)
-    source = _place(args.source, client, args.cache, is_source=True)
-    target = _place(args.target, client, args.cache, is_source=False)
+    source = _place(args.source, client, args.cache) or ArchiveSource(Path(args.source))
+    target = _place(args.target, client, args.cache) or ArchiveTarget(Path(args.target))
     wanted = _Request(join_all(args.images), args.channels, args.dry_run, args.redistribute)
     return _sync(source, target, wanted, args.json)
 
 
-def _sync(source: Endpoint, target: Endpoint, wanted: _Request, as_json: bool) -> int:
+def _sync(source: Source, target: Target, wanted: _Request, as_json: bool) -> int:
     try:
         if wanted.redistribute is not None:
             _check_reason(wanted.redistribute, source)
@@ -116,7 +116,7 @@ def follow(args: argparse.Namespace, target: Store) -> int:
     return code
 
 
-def _check_reason(reason: str, source: Endpoint) -> None:
+def _check_reason(reason: str, source: Source) -> None:
     """Raises UsageError."""
     if not reason.strip():
         raise UsageError("--redistribute must not be empty", "The log of SRC keeps this reason")
@@ -132,9 +132,10 @@ def _exit_code(problems: Sequence[CtrainError]) -> int:
     return next(own, 0)
 
 
-def _place(text: str, client: RegistryClient, cache: Any, *, is_source: bool) -> Endpoint:
+def _place(text: str, client: RegistryClient, cache: Any) -> Optional[Union[RegistryEndpoint, StoreEndpoint]]:
+    """None for an archive."""
     if text.endswith(SUFFIX) and not Path(text).is_dir():
-        return ArchiveSource(Path(text)) if Path(text).exists() or is_source else ArchiveTarget(Path(text))
+        return None
     if text.startswith(SCHEME):
         return RegistryEndpoint(text[len(SCHEME) :], client, open_cache(cache).root)
     return StoreEndpoint(store_path(text))
@@ -150,7 +151,7 @@ def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
     return {**listed, "channels": moves, "left_out": [str(one) for one in plan.left_out], "done": not dry_run}
 
 
-def _as_text(plan: sync.Plan, target: Endpoint, dry_run: bool) -> str:
+def _as_text(plan: sync.Plan, target: Target, dry_run: bool) -> str:
     would = "would have " if dry_run else ""
     lines = [f"{would}copied {_title(one)} ({format_size(one.size)})" for one in plan.copies]
     lines += [f"{_title(one)} stays retired in {target}" for one in plan.retired]

@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Optional
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.store.publish import CopyObserver
-from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, UsageError
 from ctrain_runtime.store import notes
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, parse_manifest
@@ -36,7 +36,7 @@ from ctrain_runtime.store.notes import Note
 from ctrain_runtime.store.store import CHANNELS, LAYOUT_VERSION, NAME_RE, STORE_MARKER, TAG_RE
 
 if TYPE_CHECKING:
-    from ctrain_builder.store.endpoints import Endpoint, Held, Version
+    from ctrain_builder.store.endpoints import Held, Source, Version
 
 SUFFIX = ".tar"
 _LAST = "ctrain-archive.json"
@@ -51,8 +51,6 @@ _SMALL = 8 << 20  # bytes of a manifest or a signature
 
 class ArchiveSource:
     """An archive that is read."""
-
-    passes_on = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -140,22 +138,6 @@ class ArchiveSource:
         with self.path.open("rb") as file:
             return os.pread(file.fileno(), about.size, about.offset_data)
 
-    def held(self, _wanted: Sequence[Manifest]) -> list[Optional[Held]]:
-        raise UsageError(f"archive {self.path} exists", "An archive is written once: name another file, or remove it")
-
-    def put(self, _manifest: Manifest, _source: Endpoint, _watch: CopyObserver) -> None:
-        self.held(())
-
-    def sign(self, _manifest: Manifest, _found: Mapping[str, bytes]) -> int:
-        self.held(())
-        return 0
-
-    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Endpoint) -> None:
-        self.held(())
-
-    def point(self, _manifest: Manifest, _channel: str, _source: Endpoint, _say: Callable[[str], None]) -> None:
-        self.held(())
-
 
 class ArchiveTarget:
     """A new archive. It has its name once `finish` was called: a file of that name is whole."""
@@ -165,6 +147,8 @@ class ArchiveTarget:
     def __init__(self, path: Path) -> None:
         if not path.absolute().parent.is_dir():
             raise UsageError(f"cannot write {path}: its directory does not exist", "Create it, or name another file")
+        if path.exists():
+            raise UsageError(f"archive {path} exists", "An archive is written once: name another file, or remove it")
         self.path = path
         self._part = atomic.unfinished(path)
         self._names: list[str] = []
@@ -173,27 +157,13 @@ class ArchiveTarget:
     def __str__(self) -> str:
         return str(self.path)
 
-    def versions(self, _names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
-        raise StoreError(f"archive {self.path} does not exist", "Write one with: ctrain store sync STORE FILE.tar")
-
-    @contextlib.contextmanager
-    def reader(self, _manifest: Manifest) -> Iterator[tuple[ReadAt, Optional[Path]]]:
-        self.versions(())
-        yield lambda _size, _offset: b"", None
-
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
         return [None] * len(wanted)
 
     def pointed(self, _name: str, _channel: str) -> str:
         return ""
 
-    def added_signatures(self, _manifest: Manifest) -> dict[str, bytes]:
-        return {}
-
-    def notes(self, _manifest: Manifest) -> list[Note]:
-        return []
-
-    def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
+    def put(self, manifest: Manifest, source: Source, watch: CopyObserver) -> None:
         """Bring a version here. Raises ImageUnusable for one that is not what its manifest records: then none is."""
         with self._writing() as file:
             begin = file.tell()
@@ -216,14 +186,14 @@ class ArchiveTarget:
             self._add_small(str(path), content)
         return 0  # they came with it
 
-    def note(self, manifest: Manifest, found: Sequence[Note], _source: Endpoint) -> None:
+    def note(self, manifest: Manifest, found: Sequence[Note], _source: Source) -> None:
         """Add what is noted of a version."""
         directories = {kind: directory for directory, kind in notes.KINDS.items()}
         for note in found:
             path = notes.path_for(Path(manifest.file_name), directories[type(note)])
             self._add_small(str(path), manifest_writer.as_json(asdict(note)).encode())
 
-    def point(self, manifest: Manifest, channel: str, _source: Endpoint, _say: Callable[[str], None]) -> None:
+    def point(self, manifest: Manifest, channel: str, _source: Source, _say: Callable[[str], None]) -> None:
         """Make a channel point to a version that is here."""
         link = tarfile.TarInfo(f"{CHANNELS}/{manifest.name}_{channel}.sif")
         link.type, link.linkname, link.mode = tarfile.SYMTYPE, f"../{manifest.file_name}", 0o777

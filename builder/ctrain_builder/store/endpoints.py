@@ -1,5 +1,5 @@
 """Where published versions are: in a store's directory; in an archive; or in a registry, where an image is a repository
-and its versions and channels are tags. All can be read from, and written to, in the same way."""
+and its versions and channels are tags. All are read and written in the same way, an archive only once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class StoreEndpoint:
         found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
         return next((manifest.version for manifest in found), "")
 
-    def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
+    def put(self, manifest: Manifest, source: Source, watch: CopyObserver) -> None:
         """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
         part = f"{manifest.file_name}.{manifest.digest[-12:]}"
         with translate_os_errors(self.root), resumable_file(self.root, part, watch.say) as file:
@@ -154,7 +154,7 @@ class StoreEndpoint:
         found = (notes.read_scan(image, manifest), notes.read_deprecation(image, manifest))
         return [note for note in found if note]
 
-    def note(self, manifest: Manifest, found: Sequence[Note], source: Endpoint) -> None:
+    def note(self, manifest: Manifest, found: Sequence[Note], source: Source) -> None:
         """Keep what another place has noted of a version that is here, but no scan that is older than its own. Raises
         ConfigError."""
         image = PublishedImage(manifest, self.root / manifest.file_name, ())
@@ -173,7 +173,7 @@ class StoreEndpoint:
                     deprecate.keep(writer, image, note, str(source))
 
     def point(
-        self, manifest: Manifest, channel: str, source: Endpoint, say: Callable[[str], None] = lambda _: None
+        self, manifest: Manifest, channel: str, source: Source, say: Callable[[str], None] = lambda _: None
     ) -> None:
         """Make a channel point to a version that is here. Raises StoreError if it is not, or no longer."""
         with lock_store(self.root, say) as writer:
@@ -302,7 +302,7 @@ class RegistryEndpoint:
         ref = self._ref(name, channel)
         return self._read(ref).version if self._client.has(ref) else ""
 
-    def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
+    def put(self, manifest: Manifest, source: Source, watch: CopyObserver) -> None:
         """Bring a version here. Raises ImageUnusable, RegistryError."""
         ref = self._ref(manifest.name, manifest.version)
         with source.reader(manifest) as (read, _):
@@ -335,18 +335,19 @@ class RegistryEndpoint:
     def notes(self, _manifest: Manifest) -> list[Note]:
         return []  # a registry has no place for them
 
-    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Endpoint) -> None:
+    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Source) -> None:
         pass
 
-    def point(self, manifest: Manifest, channel: str, _: Endpoint, _say: Callable[[str], None]) -> None:
+    def point(self, manifest: Manifest, channel: str, _: Source, _say: Callable[[str], None]) -> None:
         """Make a channel point to a version that is here."""
         artifacts.tag(self._client, self._ref(manifest.name, channel), manifest)
 
 
-Endpoint = Union[StoreEndpoint, RegistryEndpoint, ArchiveSource, ArchiveTarget]
+Source = Union[StoreEndpoint, RegistryEndpoint, ArchiveSource]
+Target = Union[StoreEndpoint, RegistryEndpoint, ArchiveTarget]
 
 
-def needs_copy(held: Optional[Held], manifest: Manifest, where: Endpoint) -> bool:
+def needs_copy(held: Optional[Held], manifest: Manifest, where: Target) -> bool:
     """Whether a place has nothing of a version yet. Raises StoreError where it has something else under its name."""
     if held and held.problem:
         raise held.problem

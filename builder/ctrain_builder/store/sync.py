@@ -10,7 +10,7 @@ from typing import Optional
 from ctrain_builder.redistribution import reason_to_keep
 from ctrain_builder.store import log
 from ctrain_builder.store.archive import ArchiveTarget
-from ctrain_builder.store.endpoints import Endpoint, Held, NameTaken, StoreEndpoint, Version, needs_copy
+from ctrain_builder.store.endpoints import Held, NameTaken, Source, StoreEndpoint, Target, Version, needs_copy
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import Say, refresh
 from ctrain_builder.store.writer import lock_store
@@ -50,7 +50,7 @@ class Plan:
 
 
 def plan(
-    source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channels: bool, *, redistribute: bool = False
+    source: Source, target: Target, wanted: Sequence[str], with_channels: bool, *, redistribute: bool = False
 ) -> Plan:
     """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL (then no other channel moves).
 
@@ -95,19 +95,19 @@ def _of(
     return [one for one, _ in pairs], [has for _, has in pairs]
 
 
-def _untested(manifest: Manifest, source: Endpoint) -> ImageTestError:
+def _untested(manifest: Manifest, source: Source) -> ImageTestError:
     failed = [test.name for test in manifest.tests if test.outcome == "failed"]
     problem = f"failed its tests ({', '.join(failed)})" if failed else "has not passed its tests"
     return ImageTestError(f"{manifest.reference} in {source} {problem}", "Publish one there that passes them")
 
 
-def _kept(manifest: Manifest, why: str, target: Endpoint) -> StoreError:
+def _kept(manifest: Manifest, why: str, target: Target) -> StoreError:
     hint = "If you may pass it on: --redistribute REASON; see: ctrain help licences"
     return StoreError(f"{manifest.reference} is not passed on to {target}: {why}", hint)
 
 
 def carry_out(
-    plan: Plan, source: Endpoint, target: Endpoint, reason: Optional[str], say: Say, copying: Copying
+    plan: Plan, source: Source, target: Target, reason: Optional[str], say: Say, copying: Copying
 ) -> tuple[Plan, list[CtrainError]]:
     """What of a plan was done, and why the rest was not: a version may be bad, and both ends change while versions are
     copied. `reason`: why what is not to be passed on is passed on."""
@@ -138,7 +138,7 @@ def carry_out(
     return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
 
 
-def _add(here: Sequence[Manifest], source: Endpoint, target: Endpoint, say: Say) -> list[ConfigError]:
+def _add(here: Sequence[Manifest], source: Source, target: Target, say: Say) -> list[ConfigError]:
     """What came to versions after they were published: signatures, scans and deprecations. Why some of it did not."""
     failed: list[ConfigError] = []
     for manifest in here:
@@ -151,14 +151,14 @@ def _add(here: Sequence[Manifest], source: Endpoint, target: Endpoint, say: Say)
     return failed
 
 
-def _record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpoint) -> None:
+def _record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Target) -> None:
     """Log in `source` why a version goes to others all the same, if there is a reason against it."""
     if reason_to_keep(manifest):
         with lock_store(source.root) as writer:
             writer.log(log.REDISTRIBUTE, manifest.name, manifest.version, why=f"to {target}: {reason}")
 
 
-def _point(move: Move, source: Endpoint, target: Endpoint, say: Say) -> None:
+def _point(move: Move, source: Source, target: Target, say: Say) -> None:
     """Make a channel point to what it points to in `source`: still, and not only when the copies began.
 
     Raises StoreError if the version was taken from the channel there, or is no longer offered where it should go.
@@ -171,7 +171,7 @@ def _point(move: Move, source: Endpoint, target: Endpoint, say: Say) -> None:
 
 
 def _choose(
-    versions: Sequence[Version], wanted: Sequence[str], source: Endpoint, left_out: Sequence[CtrainError]
+    versions: Sequence[Version], wanted: Sequence[str], source: Source, left_out: Sequence[CtrainError]
 ) -> list[Version]:
     found: dict[str, Version] = {}
     for reference in wanted:
