@@ -71,3 +71,14 @@ def test_two_runs_on_a_telephone_in_the_dark(visit: Open, tmp_path: Path) -> Non
     expect(seen.get_by_text("sha256:9f2c41d0a7e3").first).to_be_hidden()
     seen.get_by_text("More of small").click()
     expect(seen.get_by_text("sha256:9f2c41d0a7e3").first).to_be_visible()
+
+
+def test_a_sweep_on_a_telephone(visit: Open, tmp_path: Path) -> None:
+    runs = [a_subject(tmp_path / f"s-{n}", int(n == 4), metrics=lines(700, 710), nodes=1) for n in range(1, 7)]
+    seen = visit(made(tmp_path / "page.html", *runs), viewport={"width": 390, "height": 800})
+    assert width(seen) == 390
+    cells = seen.locator("table").first.locator("th").evaluate_all("cells => cells.map(cell => cell.clientWidth)")
+    assert min(cells) > 80
+    expect(seen.get_by_text("rank 0 on gpu00 failed first: exit code 1", exact=True)).to_be_hidden()
+    seen.get_by_text("s-4 failed").click()
+    expect(seen.get_by_text("rank 0 on gpu00 failed first: exit code 1", exact=True)).to_be_visible()

@@ -75,6 +75,11 @@ def differing(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:
     return rows_that_differ([settings(subject) for subject in subjects])
 
 
+def parameters(subjects: Sequence[Subject]) -> list[tuple[str, ...]]:
+    """The parameters that are not the same in all runs, as of a sweep: the name, then the value of each run."""
+    return rows_that_differ([subject.run.plan.program.parameters for subject in subjects])
+
+
 def rows_that_differ(every: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     """Of values by name, those that are not the same in all: the name, then each value."""
     names = dict.fromkeys(name for each in every for name in each)

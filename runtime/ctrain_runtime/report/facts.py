@@ -210,9 +210,17 @@ def program(subject: Subject) -> list[Row]:
     return [row for row in rows if row[1]]
 
 
+def labels(subjects: Sequence[Subject]) -> list[str]:
+    """What a curve of each run is called: its name, and the parameters by which it differs from the others."""
+    rows = comparison.parameters(subjects)
+    own = [", ".join(f"{name} {values[at]}" for name, *values in rows) for at in range(len(subjects))]
+    return [f"{subject.name}: {words}" if words else subject.name for subject, words in zip(subjects, own)]
+
+
 def results(subjects: Sequence[Subject]) -> list[Row]:
     """What came of each run, a row per fact."""
     rows: list[Row] = [
+        *comparison.parameters(subjects),
         ("state", *(subject.state for subject in subjects)),
         ("duration", *(_or_unknown(subject.seconds, format_duration) for subject in subjects)),
         ("last step", *(_or_unknown(subject.metrics.last_step, "{:,.0f}".format) for subject in subjects)),
@@ -226,7 +234,7 @@ def results(subjects: Sequence[Subject]) -> list[Row]:
 
 def side_by_side(what: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> tuple[Row, Sequence[Row]]:
     """The head and the rows of a table of facts: a column for each run, or of many runs, a row."""
-    names = [subject.name for subject in subjects]
+    names = [subject.name for subject in subjects] if rows else []
     if len(subjects) <= MANY_RUNS:
         return (what, *names), rows
     return ("run", *(row[0] for row in rows)), list(zip(names, *(row[1:] for row in rows)))

@@ -22,7 +22,8 @@ def page(subjects: Sequence[Subject]) -> str:
     """The page about one run, or about several."""
     title = subjects[0].name if len(subjects) == 1 else f"{pluralize(len(subjects), 'run')} compared"
     parts = [_comparison(subjects)] if len(subjects) > 1 else []
-    parts += [_run(subject, is_alone=len(subjects) == 1) for subject in subjects]
+    runs = [_run(subject, is_alone=len(subjects) == 1) for subject in subjects]
+    parts += runs if len(runs) <= facts.MANY_RUNS else map(_folded, subjects, facts.labels(subjects), runs)
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -35,13 +36,22 @@ def page(subjects: Sequence[Subject]) -> str:
     return Html("<!DOCTYPE html>\n") + element("html", head, element("body", *parts, footer), lang="en")
 
 
-def _run(subject: Subject, *, is_alone: bool) -> Html:
-    """All about one run; its curves only if they are not among those of several."""
+def _folded(subject: Subject, label: str, run: Html) -> Html:
+    """One of many runs: a line, which opens."""
+    return element("details", element("summary", label, " ", _state(subject)), run, class_="run")
+
+
+def _state(subject: Subject) -> Html:
     ended = subject.record.exit
     mood = "open" if not ended else "good" if ended.code == 0 else "bad"
+    return element("span", subject.state, class_=f"state {mood}")
+
+
+def _run(subject: Subject, *, is_alone: bool) -> Html:
+    """All about one run; its curves only if they are not among those of several."""
     parts = [
         element("h1", subject.name),
-        element("div", element("span", subject.state, class_=f"state {mood}"), class_="line"),
+        element("div", _state(subject), class_="line"),
         element("div", *(_tile(name, value) for name, value in facts.tiles(subject)), class_="tiles"),
     ]
     if subject.failure:
@@ -83,13 +93,13 @@ def _texts(title: str, texts: Sequence[tuple[str, str]]) -> Html:
 
 def _curves(subjects: Sequence[Subject]) -> Html:
     """The curves of all runs over each other, one chart per key."""
-    charts = []
+    charts, names = [], facts.labels(subjects)
     for key in facts.keys_in_order(subjects):
         lines, notes = [], []
         for number, subject in enumerate(subjects):
             curve = subject.metrics.curves.get(key)
             if curve and curve.parts:
-                lines.append(Line(subject.name, curve.parts, number))
+                lines.append(Line(names[number], curve.parts, number))
             if curve and curve.bad:
                 who = f"{subject.name}: " if len(subjects) > 1 else ""
                 notes.append(

@@ -218,6 +218,33 @@ def test_many_runs_have_a_row_each(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in told.split("\n\n")[1].splitlines()] == ["LR", *"012345"]
 
 
+def sweep(folder: Path, *rates: str) -> list[Subject]:
+    """Runs that differ in their parameter lr."""
+    subjects = []
+    for number, lr in enumerate(rates, 1):
+        subject = a_subject(folder / f"s-{number}", int(number == 2), metrics=lines(700, 710), nodes=1)
+        program = dataclasses.replace(subject.run.plan.program, parameters={"lr": lr, "seed": "1"})
+        plan = dataclasses.replace(subject.run.plan, program=program)
+        subjects.append(dataclasses.replace(subject, run=dataclasses.replace(subject.run, plan=plan)))
+    return subjects
+
+
+def test_runs_of_a_sweep_are_called_by_their_parameters_and_folded(tmp_path: Path) -> None:
+    subjects = sweep(tmp_path, "0.1", "0.2", "0.3", "0.4", "0.5")
+    assert facts.labels(subjects)[1] == "s-2: lr 0.2"
+    assert facts.results(subjects)[0] == ("lr", "0.1", "0.2", "0.3", "0.4", "0.5")
+    seen = parsed(*subjects)
+    assert seen.text.count("s-2: lr 0.2") == 3  # in two legends, and on the line that opens
+    assert "s-2: lr 0.2 failed" in seen.text
+    assert len(page.page(subjects).split('<details class="run">')) == 6
+    assert facts.labels(subjects[:1]) == ["s-1"]
+
+
+def test_runs_that_differ_in_nothing_have_no_table_of_settings(tmp_path: Path) -> None:
+    assert "Settings that differ" not in parsed(*sweep(tmp_path, *["0.1"] * 5)).text
+    assert "no setting differs" in text.compare(sweep(tmp_path / "again", *["0.1"] * 2))
+
+
 def test_curves_of_several_runs_are_over_each_other(tmp_path: Path) -> None:
     runs = [a_subject(tmp_path / name, 0, metrics=lines(1, 2), nodes=1) for name in ("one", "other")]
     seen = parsed(*runs)
