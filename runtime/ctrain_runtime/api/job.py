@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base.paths import expand_home
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site.select import select_site
@@ -28,6 +28,7 @@ class Job:
     parameters: Mapping[str, object] = field(default_factory=dict)
     parameter_style: str = ""  # "--key value" or "key=value"
     image: str = ""
+    pull: bool = False  # again, even if it is cached
     layers: Sequence[str] = ()
     nodes: Optional[int] = None
     gpus_per_node: Optional[int] = None
@@ -40,9 +41,21 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Sequence[str] = ()  # SRC[:DST[:ro]], absolute
     preflight: str = ""  # off, warn or strict
+    estimate: bool = False  # refuse what cannot fit
+    stage: str = ""  # auto, always or never
+    stage_data: bool = False
     resume: str = ""  # a run
     after: str = ""  # a run
     restarts: Optional[int] = None
+    on_hang: str = ""  # report, restart or stop
+    hang_after: str = ""  # as in 90s, 10m
+    spare_nodes: int = 0
+    retries: Optional[int] = None
+    until_done: bool = False
+    profile: str = ""  # torch or pyinstrument
+    profile_ranks: str = ""
+    profile_steps: str = ""
+    cpu_bind: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_options: Sequence[str] = ()
     live: bool = False  # in the job's directory itself, not in a copy
@@ -58,9 +71,12 @@ class Job:
 
 def make_request(job: Job, *, dry_run: bool = False) -> Request:
     """The request of a job. Raises CtrainError."""
-    given = {"store": job.store, "runs": job.runs, "partition": job.partition, "comment": job.settings.get("comment")}
+    data = str(expand_home(str(job.data)).resolve()) if job.data else ""
+    env = tuple(f"{name}={value}" for name, value in job.env.items())
+    lists = {"mounts": tuple(job.mounts), "scheduler_options": tuple(job.scheduler_options)}
+    given = {**vars(job), "data": data, "env": env, **lists, "settings": tuple(job.settings.items())}
     return Request(
-        site=select_site(job.site, given),
+        site=select_site(job.site, {**vars(job), "comment": job.settings.get("comment")}),
         reference=str(job.job),
         command=tuple(job.command),
         parameters=dict(parse_setting(f"{name}={value}", "parameter") for name, value in job.parameters.items()),
@@ -72,20 +88,6 @@ def make_request(job: Job, *, dry_run: bool = False) -> Request:
         after=job.after,
         dry_run=dry_run,
         live=job.live,
-        options=Options(
-            nodes=job.nodes,
-            gpus_per_node=job.gpus_per_node,
-            ranks_per_node=job.ranks_per_node,
-            launcher=job.launcher,
-            independent=job.independent,
-            partition=job.partition,
-            time=job.time,
-            settings=tuple(job.settings.items()),
-            scheduler_options=tuple(job.scheduler_options),
-            data=str(expand_home(str(job.data)).resolve()) if job.data else "",
-            env=tuple(f"{name}={value}" for name, value in job.env.items()),
-            mounts=tuple(job.mounts),
-            preflight=job.preflight,
-            restarts=job.restarts,
-        ),
+        pull=job.pull,
+        options=options_of(given),
     )

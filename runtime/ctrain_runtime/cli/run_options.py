@@ -11,7 +11,7 @@ from typing import get_args
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.plan.profile import DEFAULT_RANKS, DEFAULT_STEPS, TOOLS
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.prepare import Request
@@ -105,6 +105,7 @@ def _add_basics(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--mount",
+        dest="mounts",
         action="append",
         default=[],
         metavar="SRC[:DST[:ro]]",
@@ -190,6 +191,7 @@ def _add_scheduler(parser: argparse.ArgumentParser) -> None:
     add("--cpu-bind", default="", metavar="BINDING", help="binding of ranks (default: cores, if the site allows)")
     add(
         "--scheduler-option",
+        dest="scheduler_options",
         action="append",
         default=[],
         metavar="OPTION",
@@ -229,7 +231,9 @@ def make_request(args: argparse.Namespace) -> Request:
     selected = select_site(args.site or "", vars(args))
     if vars(args).get("here"):
         selected = replace(selected, site=replace(selected.site, scheduler=FALLBACK))
-    settings = {name: getattr(args, name) for name in SETTINGS}
+    settings = tuple((name, value) for name in SETTINGS if (value := getattr(args, name)))
+    data = str(Path(args.data).resolve()) if args.data else ""
+    absolute = {"data": data, "mounts": tuple(map(_absolute, args.mounts))}
     return Request(
         site=selected,
         reference=args.job or "",
@@ -244,34 +248,7 @@ def make_request(args: argparse.Namespace) -> Request:
         pull=args.pull,
         live=bool(vars(args).get("live")),
         report=Activity(sys.stderr).report,
-        options=Options(
-            nodes=args.nodes,
-            gpus_per_node=args.gpus_per_node,
-            ranks_per_node=args.ranks_per_node,
-            launcher=args.launcher,
-            independent=args.independent,
-            partition=args.partition,
-            time=args.time,
-            cpu_bind=args.cpu_bind,
-            settings=tuple((name, value) for name, value in settings.items() if value),
-            scheduler_options=tuple(args.scheduler_option),
-            data=str(Path(args.data).resolve()) if args.data else "",
-            preflight=args.preflight,
-            estimate=bool(vars(args).get("estimate")),
-            stage=args.stage,
-            stage_data=bool(vars(args).get("stage_data")),
-            restarts=args.restarts,
-            on_hang=vars(args).get("on_hang", ""),
-            hang_after=vars(args).get("hang_after", ""),
-            spare_nodes=args.spare_nodes,
-            retries=args.retries,
-            until_done=args.until_done,
-            env=tuple(args.env),
-            mounts=tuple(map(_absolute, args.mount)),
-            profile=vars(args).get("profile", ""),
-            profile_ranks=vars(args).get("profile_ranks", ""),
-            profile_steps=vars(args).get("profile_steps", ""),
-        ),
+        options=options_of({**vars(args), **absolute, "settings": settings}),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Optional
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
 
 from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.engines.apptainer import Engine
@@ -63,6 +64,19 @@ class Options:
     profile: str = ""  # the profiler
     profile_ranks: str = ""
     profile_steps: str = ""
+
+
+# The fields of Options that run/prepare makes, from what it reads.
+PREPARED = frozenset(("resume", "layers", "interactive", "after", "after_any", "notify", "code"))
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """The options among values by name, such as those of a command line, but for what run/prepare makes."""
+    names = {each.name for each in fields(Options)} - PREPARED
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in names
+    }
+    return Options(**values)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ctrain_runtime.api.job import Job
 from ctrain_runtime.cli import run_options
 from ctrain_runtime.cli.main import Parser
 from ctrain_runtime.errors import ConfigError, SiteError, UsageError
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.model import PREPARED, Options
 from ctrain_runtime.run.prepare import Request
 
 
@@ -78,6 +80,16 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
         env=("A=b=c", "B"),
         restarts=2,
     )
+
+
+def test_every_option_has_one_name() -> None:
+    """On the command line, in the plan's options and in the API."""
+    names = {each.name for each in dataclasses.fields(Options)} - PREPARED
+    assert len(names) + len(PREPARED) == len(dataclasses.fields(Options))
+    parser = Parser(prog="ctrain run")
+    run_options.add_arguments(parser)
+    assert names - {"settings"} <= {action.dest for action in parser._actions}
+    assert names <= {each.name for each in dataclasses.fields(Job)}
 
 
 def test_of_an_option_that_is_given_twice_the_last_one_counts() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime.base import run_files
+from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.report import comparison, facts, page, text
 from ctrain_runtime.report.subject import Subject, examine
+from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.record import Restart
 from ctrain_runtime.store.sif import SBOM
 from samples.reports import HOSTILE, SUBMITTED, a_subject, lines
@@ -250,6 +252,29 @@ def test_curves_of_several_runs_are_over_each_other(tmp_path: Path) -> None:
     seen = parsed(*runs)
     assert seen.tags.count("figcaption") == 2 + 2  # curves, and a timeline for each
     assert seen.text.count("2 runs compared") == 2  # its title, and above the curves
+
+
+def test_what_was_estimated_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    expected = Expectation("A100", 10, {"weights": 6 * 10**9, "activations": 10**9}, None, 8000, 100, 0.5)
+    subject = a_subject(tmp_path / "one", 0, metrics=lines(700, 710), nodes=1)
+    for measured, time, rate, memory in (
+        (Measured(memory=8 * 10**9, tokens_per_second=20_000.0), "400 ms", "20,000", "8.0 GB"),
+        (None, "-", "-", "-"),
+    ):
+        record = dataclasses.replace(subject.record, estimate=expected, measured=measured)
+        shown = dataclasses.replace(subject, record=record)
+        rows = [
+            ("time per step", "500 ms", time),
+            ("tokens/s", "16,000", rate),
+            ("memory per rank", "7.0 GB", memory),
+        ]
+        assert facts.expectations(shown) == rows
+        assert "Estimated and measured" in parsed(shown).text
+        assert [tuple(line.split()[-2:]) for line in text.text([shown]).splitlines()[-2:-1]] == [("16,000", rate)]
+    without_gpu = dataclasses.replace(expected, step_seconds=None)
+    shown = dataclasses.replace(subject, record=dataclasses.replace(subject.record, estimate=without_gpu))
+    assert [row[1:] for row in facts.expectations(shown)] == [("-", "-"), ("-", "-"), ("7.0 GB", "-")]
+    assert "Estimated and measured" not in parsed(subject).text
 
 
 def test_facts_have_units() -> None:
