@@ -10,6 +10,7 @@ fetches what is new, and goes on where it was interrupted. See: ctrain help lapt
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -68,4 +69,7 @@ def _fetch(link: Connection, run: dict[str, Any], names: list[str], args: argpar
         print_line(f"kept what is newer here: {', '.join(done.kept)}; --overwrite replaces it", sys.stderr)
     if run["links"]:
         print_line(f"left out links: {one_line(', '.join(map(str, run['links'])))}", sys.stderr)
-    print_line(f"look at it: ctrain report {target}")
+    if run["ended"]:
+        print_line(f"look at it: ctrain report {shlex.quote(str(target))}")
+    else:
+        print_line("it has not ended; the same line later fetches the rest")

@@ -96,7 +96,8 @@ def _list(request: Mapping[str, Any]) -> dict[str, Any]:
     parents = (own,) if request["runs"] else parent_directories.with_remembered(own)
     found = []
     for path in chosen_runs(request["wanted"], parents):
-        refresh(pick_up(path))  # completes its record
+        _, conclusion = refresh(pick_up(path))  # completes its record
         files, links = results.listed(path, request["names"])
-        found.append({"run": str(path), "files": [astuple(file) for file in files], "links": links})
+        listed = {"files": [astuple(file) for file in files], "links": links}
+        found.append({"run": str(path), "ended": bool(conclusion), **listed})
     return {"runs": found}

@@ -72,6 +72,8 @@ def test_ctrl_c_cancels_a_run_and_leaves_an_attached_one(login: LoginNode) -> No
     attach.send_signal(signal.SIGINT)
     code, _, error = ended(attach)
     assert (code, error) == (129, "one goes on; cancel it with: ctrain cancel one\n")
+    code, out, error = ended(login.ctrain("fetch", "one", *login.words(), "--to", "my results"))
+    assert (code, out.splitlines()[-1]) == (0, "it has not ended; the same line later fetches the rest"), error
     run.send_signal(signal.SIGINT)
     assert ended(run)[0] == 130
     assert login.bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
@@ -115,6 +117,7 @@ def test_a_sweep_is_submitted_shown_and_fetched(login: LoginNode) -> None:
     assert ended(login.ctrain("wait", "s", *login.words()))[0] == 0
     code, out, error = ended(login.ctrain("fetch", "s", *login.words(), "--to", "results"))
     assert code == 0, out + error
+    assert out.endswith("\nlook at it: ctrain report results/s-2\n")
     assert (login.laptop / "results/s-2/metrics.jsonl").read_text() == '{"step": 1, "loss": 2}\n'
     code, out, error = ended(login.ctrain("report", "results/s-1", "results/s-2", "--text"))
     assert code == 0, out + error
@@ -168,21 +171,24 @@ def test_a_host_that_cannot_be_reached(login: LoginNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "complaint"),
+    ("program", "expected", "complaint"),
     [
-        ("", f"no ctrain on {HOST}. Install it there once, in ~/ctrain"),
+        ("", 87, f"no ctrain on {HOST}. Install it there once, in ~/ctrain"),
         (
             "echo \"ctrain: unknown command '__serve'. Known: run\" >&2; exit 64",
+            87,
             f"the ctrain of {HOST} is too old for --on",
         ),
-        ("exit 0", f"{HOST}: exit code 0, without an answer"),
+        ("exit 0", 87, f"{HOST}: exit code 0, without an answer"),
+        ("echo 'ctrain: no space left for /home/kim' >&2; exit 75", 75, f"{HOST}: no space left for /home/kim\n"),
+        ("echo Traceback >&2; exit 1", 87, f"{HOST}: Traceback\n"),
     ],
 )
-def test_another_ctrain_there(login: LoginNode, program: str, complaint: str) -> None:
+def test_another_ctrain_there(login: LoginNode, program: str, expected: int, complaint: str) -> None:
     there = login.bench.folder / "ctrain/bin/ctrain"
     there.write_text(f"#!/bin/bash\n{program}\n") if program else there.unlink()
     code, _, error = ended(login.ctrain("status", *login.words()))
-    assert code == 87
+    assert code == expected
     assert error.startswith(f"ctrain: {complaint}")
 
 
