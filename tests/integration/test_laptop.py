@@ -20,8 +20,7 @@ SSHD = Path("/usr/sbin/sshd")
 TRAIN = """\
 import os, sys, time
 
-if os.path.exists(os.environ["WAIT_WHILE"]):
-    time.sleep(600)
+time.sleep(float(os.environ["PAUSE"]))
 with open(os.environ["CTRAIN_RUN_DIR"] + "/metrics.jsonl", "w") as metrics:
     metrics.write('{"step": 1, "steps": 1, "loss": %s}' % sys.argv[sys.argv.index("--lr") + 1] + "\\n")
 """
@@ -86,22 +85,22 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_sweep_of_six_runs_by_ssh(cluster: Cluster, laptop: Laptop) -> None:
+def test_a_sweep_of_six_runs_by_ssh(laptop: Laptop) -> None:
     """Once cancelled, once finished; its results come back."""
-    job, wait = laptop.home / "job", cluster.write("wait/mark", "")
+    job = laptop.home / "job"
     job.mkdir()
     (job / "job.yaml").write_text("image: pytorch-cpu\nlauncher: env\ncommand: [python, train.py]\n")
     (job / "train.py").write_text(TRAIN)
     size = ("--nodes", "1", "--ranks-per-node", "1", "--gpus-per-node", "0", "--time", "5")
-    sweep = ("--sweep", "lr=0.1,0.2", "--sweep", "seed=1..3", "--env", f"WAIT_WHILE={wait}")
-    for name in ("cancelled", "finished"):
-        done = laptop.ctrain("submit", "./job", "--on", "login", "--name", name, *size, *sweep)
+    sweep = ("--sweep", "lr=0.1,0.2", "--sweep", "seed=1..3")
+    for name, pause in (("cancelled", 600), ("finished", 0)):
+        pauses = ("--env", f"PAUSE={pause}")
+        done = laptop.ctrain("submit", "./job", "--on", "login", "--name", name, *size, *sweep, *pauses)
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"submitted 6 runs; see: ctrain status {name}" in done.stdout
         if name == "cancelled":
             done = laptop.ctrain("cancel", name, "--on", "login")
             assert done.returncode == 0, done.stdout + done.stderr
-            wait.unlink()
     done = laptop.ctrain("wait", "cancelled", "finished", "--on", "login")
     assert done.returncode == 130, done.stdout + done.stderr
     states = {}
