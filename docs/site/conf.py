@@ -17,6 +17,7 @@ NAVIGATION = {
         "installing",
         "jobs",
         "interactive",
+        "laptop",
         "user-layers",
         "report",
         "profiles",
@@ -83,13 +84,15 @@ def setup(app: Sphinx) -> None:
 
 
 def _prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """The index gets the navigation, which the other pages show beside themselves; directories of the repository have
-    no page, so links to them become their text."""
+    """The index gets the navigation, which the other pages show beside themselves, at its end what it does not name;
+    directories of the repository have no page, so links to them become their text."""
     directory = Path(app.srcdir, name).parent
     source[0] = LINK.sub(lambda link: link[1] if (directory / link[2]).is_dir() else link[0], source[0])
     if name == root_doc:
         source[0] += "".join(_toctree(caption, pages) for caption, pages in NAVIGATION.items())
-        source[0] += _toctree("More", OUTSIDE)
+        listed = {page for pages in NAVIGATION.values() for page in pages}
+        others = sorted({path.stem for path in directory.glob("*.md")} - listed - {Path(root_doc).name})
+        source[0] += _toctree("More", (*others, *OUTSIDE))
 
 
 def _toctree(caption: str, pages: tuple[str, ...]) -> str:
