@@ -45,7 +45,7 @@ NAVIGATION = {
         "licences",
         "scripts",
     ),
-    "Explanation": ("layers", "equality", "estimate-evidence"),
+    "Explanation": ("compared", "layers", "equality", "estimate-evidence"),
     "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "releases", "decisions"),
 }
 OUTSIDE = (  # pages that are not in docs/, and stay where people look for them

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from samples.browser import Open, launched, watched
 
+expect.set_options(timeout=60_000)  # a busy machine takes its time
 TELEPHONE = {"viewport": {"width": 390, "height": 800}}
 
 
@@ -42,16 +43,16 @@ def search(page: Page, words: str) -> None:
 
 def test_the_first_page_leads_to_the_index(visit: Open, site: Path) -> None:
     page = visit(site / "index.html")
-    expect(page.get_by_role("heading", name="Where to begin")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("heading", name="Where to begin")).to_be_visible()
 
 
 def test_search_finds_an_option_and_leads_to_it(visit: Open, site: Path) -> None:
     page = visit(site / "docs/index.html")
     search(page, "preemption requeue")
     first = page.locator("#search-results li a").first
-    expect(first).to_be_visible(timeout=60_000)
+    expect(first).to_be_visible()
     page.locator("#search-results li a", has_text="Runs").first.click()
-    expect(page.get_by_role("heading", name="Requeue", exact=False).first).to_be_attached(timeout=60_000)
+    expect(page.get_by_role("heading", name="Requeue", exact=False).first).to_be_attached()
 
 
 def test_the_navigation_has_every_kind_of_page(visit: Open, site: Path) -> None:
@@ -79,4 +80,4 @@ def test_a_telephone_has_the_navigation_behind_a_button(visit: Open, site: Path)
     page.locator(".mobile-header .nav-overlay-icon").click()
     expect(link).to_be_visible()
     link.click()
-    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()

@@ -40,7 +40,7 @@ def watched(browser: Browser, site: Optional[Path] = None) -> Iterator[Open]:
     def visit(file: Path, told: str = "", **options: Any) -> Page:
         context = browser.new_context(offline=True, **options)
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         page.on("console", lambda message: noticed.append(message.text))
         page.on("pageerror", lambda error: noticed.append(str(error)))
