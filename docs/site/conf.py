@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 # The four kinds of pages: to learn, to do something, to look something up, to understand.
 NAVIGATION = {
-    "Tutorials": ("first-run", "from-sbatch", "your-image"),
+    "Tutorials": ("first-run", "one-gpu-to-fsdp", "when-a-run-dies", "from-sbatch", "your-image"),
     "How to": (
         "installing",
         "jobs",
@@ -70,6 +70,8 @@ html_extra_path = ["root"]  # index.html, which leads to docs/index.html
 
 myst_heading_anchors = 4  # links may name headings, as on the repository's web page
 suppress_warnings = ["myst.header"]  # a page may begin with a smaller heading
+
+highlight_language = "none"  # of what names no language: output, and lines of a shell
 
 html_theme = "furo"  # without scripts, fonts or pictures of other hosts
 html_title = "ctrain"

@@ -1,0 +1,67 @@
+"""The tutorials that need one machine and an image with PyTorch, typed word for word: by the real engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from samples.long_mode import LONG
+
+BLOCK = re.compile(r"(?ms)^```bash\n(.*?)^```$")
+
+
+@pytest.fixture
+def home(pytorch_cpu: Path, tmp_path: Path) -> Path:
+    (tmp_path / "pytorch.sif").symlink_to(pytorch_cpu)
+    return tmp_path
+
+
+def type_all(page: str, blocks: int, home: Path, *, end: Optional[int] = None) -> list[str]:
+    """What each block of a page's commands, or each before `end`, has printed, in one shell that ends at the first that
+    fails."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    found = BLOCK.findall(text)
+    assert len(found) == blocks
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {"PATH": path, "HOME": str(home), "USER": "root"}
+    script = "echo '======='\n".join(found[:end])
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", script],
+        cwd=home,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.split("=======\n")
+
+
+def test_when_a_run_dies(home: Path) -> None:
+    """The hang, which takes minutes, in the long mode only: test_hangs.py has others by day."""
+    _, failed, looked, resumed, killed, *hangs = type_all("when-a-run-dies.md", 6, home, end=None if LONG else 5)
+    assert re.search(r"(?m)^rank [01] on \S+ failed first: ", failed) and re.search(r"\ncode \d+\n$", failed), failed
+    assert "ValueError: image 4711 is broken" in looked
+    assert "from step 21\n" in resumed and "completed in" in resumed, resumed
+    assert "failed: signal 9 (killed); restarting from the last checkpoint (1 of 1)" in killed, killed
+    assert "from step 21\n" in killed and "completed in" in killed, killed
+    for hung in hangs:
+        assert re.search(r"(?m)^hung: no sign of life for .*rank 1 on \S+ hung", hung), hung
+        assert "\ncode 84\n" in hung and "in accident" in hung.partition("\ncode 84\n")[2], hung
+
+
+def test_from_one_gpu_to_fsdp(home: Path) -> None:
+    one, refused, ddp, estimated, fsdp, compared = type_all("one-gpu-to-fsdp.md", 6, home)
+    assert "completed in" in one, one
+    assert "each of 2 ranks would train a model of its own" in refused and refused.endswith("\ncode 64\n"), refused
+    assert "world: joined 2/2" in ddp and "world: joined 2/2" in fsdp, ddp + fsdp
+    assert "ctrain: does not fit: " in estimated and "code 74\n" in estimated, estimated
+    losses = [float(loss) for loss in re.findall(r"(?m)^step 40  loss (\d\.\d+)$", compared)]
+    assert len(losses) == 3, compared
+    assert max(losses) - min(losses) < 0.0002, compared
