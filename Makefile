@@ -37,10 +37,10 @@ $(RESULTS):
 	@mkdir -p $@
 
 test-cluster:
-	$(PYTEST) -m cluster 2>&1 | tee $(RESULTS)/cluster.log
+	$(PYTEST) -m cluster tests/integration 2>&1 | tee $(RESULTS)/cluster.log
 
 test-images:
-	$(PYTEST) -m 'integration and not cluster' 2>&1 | tee $(RESULTS)/images.log
+	$(PYTEST) -m 'not cluster' tests/integration 2>&1 | tee $(RESULTS)/images.log
 
 test-unit:
 	$(PYTEST) $(SIDE_BY_SIDE) $(UNIT_TESTS) 2>&1 | tee $(RESULTS)/unit.log

@@ -1,4 +1,7 @@
-"""A node that fails during a training: the run ends with the reason, and goes on from its checkpoint later."""
+"""A node that fails during a training: the run ends with the reason, and goes on from its checkpoint later.
+
+An administrator (on sites, a health check) says so at once; test_restarts.py waits until Slurm notices by itself.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def test_a_node_that_fails_is_named_and_the_training_goes_on(mended: Cluster) ->
     first = cluster.start(*argv, "--name", "failed", "--", *SETTINGS)
     until(lambda: max(losses(failed), default=0) >= 55, "step 55", 200)
     subprocess.run([ENTRY, "kill-node", "node02"], check=True)
-    output, _ = first.communicate(timeout=200)  # Slurm notices after its SlurmdTimeout
+    cluster.administer("scontrol", "update", "nodename=node02", "state=down", "reason=test")
+    output, _ = first.communicate(timeout=200)
     reason = "node failure (NODE_FAIL): no exit status from node02"
     assert first.returncode and f"\n{reason}\n" in output and "failed first" not in output, output
     record = cluster.record("failed")

@@ -11,7 +11,7 @@ SITE = "name: free\nscheduler: slurm\n"
 
 @pytest.fixture(autouse=True)
 def all_idle(cluster: Cluster) -> None:
-    """Nodes that a job waited for keep the mark "planned" until Slurm's backfill looks again, after half a minute."""
+    """Nodes that a job waited for keep the mark "planned" until Slurm's backfill looks again."""
     until(lambda: set(cluster.administer("sinfo", "--noheader", "--format=%T").split()) == {"idle"}, "idle nodes", 120)
 
 

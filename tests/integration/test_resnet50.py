@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from samples.cluster import Cluster
+from samples.long_mode import LONG
 from samples.losses import check_losses
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "resnet50_equality.py"
@@ -57,6 +58,8 @@ def test_it_learns_by_horovod_and_resumes_by_ddp(cluster: Cluster) -> None:
     assert "epoch 4/4" in first.stdout and first.stdout.splitlines()[-1] == f"run directory: {runs / 'first'}"
     assert any((runs / "first" / "checkpoint").iterdir())
 
+    if not LONG:  # by day, DDP resumes what Horovod has begun in the next test, and other examples by --resume
+        return
     resume = ["--name", "second", "--resume", str(runs / "first")]
     second = cluster.run(*argv, *resume, "--", *options, "--epochs", "5", "--strategy", "ddp", timeout=900)
     assert second.returncode == 0, second.stdout + second.stderr
@@ -86,7 +89,7 @@ def test_horovod_and_ddp_have_one_loss_curve_also_after_sigterm_and_resume(clust
     assert [list(curves[name]) for name in stopped] == [[1, 2]] * 2, "in the middle of an epoch of three steps"
     assert [list(curves[name]) for name in ("horovod-resumed", "ddp-resumed")] == [[3, 4, 5, 6]] * 2
     check_losses("resnet50", list(reference.values())[:2])
-    # bf16 has three digits, which batch normalization over four images magnifies. Seen: 0.04.
+    # bf16 has three digits, which batch normalization over four images magnifies. Seen: 0.005.
     *fast, images_without_files = (list(curves.pop(name).values()) for name in shortened)
     for losses in fast:
         assert losses == pytest.approx([reference[1], reference[2]], rel=0.1) and losses[0] != reference[1]

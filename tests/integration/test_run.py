@@ -23,11 +23,16 @@ WORLD = """\
     ranks = hvd.allgather(torch.tensor([hvd.rank()])).tolist()
     total = hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum).item()
     print("WORLD", hvd.rank(), hvd.size(), ranks, total, socket.gethostname(), os.environ["RANK"], flush=True)
+    if os.environ.get("STAY"):
+        from until_joined import until_joined
+
+        until_joined(hvd.size())
     if os.environ.get("KILL") == str(hvd.rank()):
         os.kill(os.getpid(), 9)
     hvd.allreduce(torch.ones(1), name="end")
 """
 
+UNTIL_JOINED = Path(__file__).parents[1] / "samples" / "until_joined.py"
 GPU_ORDER = ["0", "1", "7", "6", "5", "4", "3", "2"]
 
 
@@ -43,9 +48,9 @@ def logs(run: Path) -> list[str]:
 
 @pytest.mark.quick
 def test_a_world_of_four_is_one_world(world: Cluster) -> None:
-    done = world.run(
-        "ctrain", "run", "--nodes", "2", "--image", "pytorch-cpu", "--name", "one", "--", "python", "world.py"
-    )
+    world.write("until_joined.py", UNTIL_JOINED.read_text())
+    argv = ["--nodes", "2", "--image", "pytorch-cpu", "--name", "one", "--env", "STAY=1", "--", "python", "world.py"]
+    done = world.run("ctrain", "run", *argv)
     assert done.returncode == 0, done.stdout + done.stderr
     run = world.home / "ctrain-runs" / "one"
     for rank, log in enumerate(logs(run)):
@@ -59,7 +64,8 @@ def test_a_world_of_four_is_one_world(world: Cluster) -> None:
     )
     (attempt,) = record["attempts"]
     assert (attempt["outcome"], f"job {attempt['job_id']}") == ("completed", attempt["name"])
-    assert done.stdout.splitlines()[-1] == f"run directory: {run}"
+    assert record["world"] == {"state": "joined", "joined": 4, "of": 4}
+    assert done.stdout.splitlines()[-2:] == ["world: joined 4/4", f"run directory: {run}"]
     assert done.stdout.count("WORLD") == 1, "only rank 0 is shown"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,10 @@ WORLD = """\
     # In one write: the ranks of a node share a log, and print writes word by word where output is not buffered.
     words = ("WORLD", rank, dist.get_world_size(), int(total), os.environ["LOCAL_RANK"], sys.argv[1:])
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+    if os.environ.get("CODE") == "0":
+        from until_joined import until_joined
+
+        until_joined(4)
     dist.barrier()
     sys.exit(int(os.environ.get("CODE", "0")) if rank == 3 else 0)
 """
@@ -39,6 +44,7 @@ ALONE = """\
     names = ("CTRAIN_TASK", "CTRAIN_TASKS", "CUDA_VISIBLE_DEVICES", "RANK", "SLURM_PROCID")
     print("ALONE", MPI.COMM_WORLD.Get_size(), *(os.environ.get(name, "-") for name in names), flush=True)
 """
+UNTIL_JOINED = Path(__file__).parents[1] / "samples" / "until_joined.py"
 RUN = ("ctrain", "run", "--image", "pytorch-cpu", "--preflight", "off")
 
 
@@ -52,6 +58,7 @@ def worlds(cluster: Cluster, name: str) -> list[str]:
 def programs(cluster: Cluster) -> Cluster:
     for name, text in (("w.py", WORLD), ("asks.py", ASKS), ("alone.py", ALONE)):
         cluster.write(name, text)
+    cluster.write(UNTIL_JOINED.name, UNTIL_JOINED.read_text())
     return cluster
 
 
@@ -70,6 +77,8 @@ def test_a_script_that_starts_torchrun_on_each_node_makes_one_world(programs: Cl
             assert "the command on node02 failed first: exit code 1" in done.stdout
         else:
             assert "node 0 of node01,node02\n" in done.stdout
+            assert record["world"] == {"state": "joined", "joined": 4, "of": 4}
+            assert done.stdout.splitlines()[-2] == "world: joined 4/4"
 
 
 def test_one_rank_alone_starts_no_nccl(programs: Cluster) -> None:

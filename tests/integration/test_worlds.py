@@ -1,67 +1,50 @@
-"""Who joined the world of a run, as seen on two real nodes: by torch, by MPI, and by nobody."""
+"""Who joined the world of a run, as seen on two real nodes: nobody, and at night by torch alone."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from samples.cluster import Cluster
 from samples.long_mode import LONG
 
-# Each stays until the scan has looked.
 DDP = """\
-    import os, time, torch.distributed as dist
+    import os, torch.distributed as dist
+    from until_joined import until_joined
 
     dist.init_process_group("gloo")
-    time.sleep(float(os.environ.get("STAY", "3")))
+    until_joined(4)
     dist.barrier()
     os._exit(0)
-"""
-HOROVOD = """\
-    import time
-    import horovod.torch as hvd
-
-    hvd.init()
-    time.sleep(3)
 """
 NESTED = """\
     torchrun --nproc-per-node 2 ddp.py
 """
+UNTIL_JOINED = Path(__file__).parents[1] / "samples" / "until_joined.py"
 
 
-JOINED = [("mpi", ("python", "sum.py")), ("node", ("bash", "nested.sh"))]
-if LONG:  # by day, torch's ranks are those that torchrun starts
-    JOINED.append(("env", ("python", "ddp.py")))
-
-
-@pytest.mark.parametrize(("launcher", "command"), JOINED)
-def test_the_record_says_who_joined(launcher: str, command: tuple[str, ...], cluster: Cluster) -> None:
-    """Launcher node makes one world of what a script starts on each node."""
-    for path, text in (("ddp.py", DDP), ("sum.py", HOROVOD), ("nested.sh", NESTED)):
+def write_programs(cluster: Cluster) -> None:
+    for path, text in (("ddp.py", DDP), ("nested.sh", NESTED), (UNTIL_JOINED.name, UNTIL_JOINED.read_text())):
         cluster.write(path, text)
-    options = (
-        "--nodes",
-        "2",
-        "--launcher",
-        launcher,
-        "--image",
-        "pytorch-cpu",
-        "--preflight",
-        "off",
-        "--name",
-        launcher,
-    )
-    done = cluster.run("ctrain", "run", *options, "--", *command)
+
+
+@pytest.mark.skipif(not LONG, reason="by day, torch's ranks are those that torchrun starts: test_starters.py")
+def test_the_record_says_who_joined(cluster: Cluster) -> None:
+    """Of MPI: test_run.py."""
+    write_programs(cluster)
+    options = ("--nodes", "2", "--launcher", "env", "--image", "pytorch-cpu", "--preflight", "off", "--name", "env")
+    done = cluster.run("ctrain", "run", *options, "--", "python", "ddp.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert cluster.record(launcher)["world"] == {"state": "joined", "joined": 4, "of": 4}
+    assert cluster.record("env")["world"] == {"state": "joined", "joined": 4, "of": 4}
     assert done.stdout.splitlines()[-2] == "world: joined 4/4"
 
 
 def test_a_script_that_makes_a_world_on_each_node_is_stopped(cluster: Cluster) -> None:
     """After half a minute: one rank on each node, and neither knows of the other."""
-    cluster.write("ddp.py", DDP)
-    cluster.write("nested.sh", NESTED)
+    write_programs(cluster)
     options = ("--nodes", "2", "--ranks-per-node", "1", "--launcher", "env", "--image", "pytorch-cpu")
-    run = ("--preflight", "off", "--env", "STAY=300", "--name", "nested", "--", "bash", "nested.sh")
+    run = ("--preflight", "off", "--name", "nested", "--", "bash", "nested.sh")
     done = cluster.run("ctrain", "run", *options, *run)
     assert done.returncode == 81, done.stdout + done.stderr
     reason = (

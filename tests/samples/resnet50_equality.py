@@ -19,6 +19,7 @@ import train  # type: ignore[import-not-found]  # it is in the image
 torch, run_directory = train.torch, Path(os.environ["CTRAIN_RUN_DIR"])
 torch.compile = functools.partial(torch.compile, backend="eager")
 SETTINGS = ["--epochs=2", "--checkpoint-every=100", "--batch-size=4", "--augment=full", "--label-smoothing=0.1"]
+SETTINGS += ["--image-size=128"]  # of 224, as by default, the steps take three times as long
 FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
 
 
