@@ -40,8 +40,8 @@ LIMIT_SECONDS, LIMIT_SHARE = 0.3, 0.05  # that ctrain may take longer than the b
 WARM_UP_ROUNDS = 1  # not counted: page cache, and what ctrain finds out once per user
 IDLE_TIMEOUT_SECONDS = 60
 IDLE_POLL_SECONDS = 0.5
-# By default a controller starts jobs of sbatch at most every 3 s (man slurm.conf, batch_sched_delay), of srun at once. A
-# rested one looks for them every second: half a second is lost to that, which no client can change.
+# By default, a controller starts jobs of sbatch at most every 3 s (man slurm.conf, batch_sched_delay), of srun at once.
+# It looks for them every second when it is rested: half a second is lost to that, which no client can change.
 REST_SECONDS = 3.5
 CANNOT_RUN = 77  # exit code, as of tests/cluster/cluster
 
