@@ -92,7 +92,7 @@ class Training:
         return found[-1].replace(str(self.cluster.home), "~")
 
     def outlives(self, fault: str, inject: Callable[[], object], *texts: str, mend: Callable[[], object] = int) -> None:
-        """The program starts again; `mend` is called before."""
+        """The program starts again; `mend` is called before. Of what ctrain tells, the lines with these texts count."""
         before, began = self.restarts(), time.monotonic()
         inject()
         until(lambda: self.restarts() > before or self.has_ended(), f"a restart after: {fault}", PATIENCE)
@@ -101,7 +101,9 @@ class Training:
         until(lambda: len(self.steps()) > boundary or self.has_ended(), f"a step after: {fault}", PATIENCE)
         seconds, steps = time.monotonic() - began, self.steps()
         assert len(steps) > boundary, self.told.read_text()
-        faults.record(fault, self.program, self.line(*texts), seconds, max(steps[:boundary]) - steps[boundary] + 1)
+        faults.record(
+            fault, self.program, "; ".join(map(self.line, texts)), seconds, max(steps[:boundary]) - steps[boundary] + 1
+        )
 
     def is_unharmed(self, fault: str, inject: Callable[[], object], line: str) -> None:
         """No step is lost; the longest pause between two steps counts."""
@@ -306,11 +308,12 @@ def test_gpt(cluster: Cluster, small_disk: Path) -> None:
     training.is_unharmed(
         "submitting shell killed", training.lose_shell, "nothing: the run goes on, ctrain attach shows it"
     )
-    training.outlives("checkpoint damaged", training.damage, "; restarting")
+    training.outlives("checkpoint damaged", training.damage, "; restarting", "is damaged")
     assert "is damaged" in (training.run / "logs/rank0.log").read_text()
     training.goes_on(60)
     filling = small_disk / "filling"
-    training.outlives("disk full while a checkpoint is written", lambda: fill(filling, training), "; restarting")
+    full = ("No space left on device", "; restarting")
+    training.outlives("disk full while a checkpoint is written", lambda: fill(filling, training), *full)
     training.goes_on(60)
     stopped = "shared file system frozen for a minute"
     training.is_unharmed(stopped, lambda: freeze(cluster, 60), "nothing: the run goes on")
