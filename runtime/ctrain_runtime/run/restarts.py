@@ -51,6 +51,12 @@ def first_failure(run: Run, started: list[Rank], job_log: str) -> Optional[Rank]
     return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(started)
 
 
+def _lost_with_its_node(started: list[Rank], event: Event) -> Optional[Rank]:
+    """The first rank without an end on a node that the next attempt does without: others failed because of it."""
+    left_out = event.message.partition(", without ")[2].split(",")
+    return next((rank for rank in started if rank.exit_code is None and rank.host in left_out), None)
+
+
 def left_before(run: Run, started: list[Rank], failed: Rank) -> str:
     """The end of a reason: which rank had left before one that failed; "" if none had."""
     early = ranks.ended_before(started, failed)
@@ -62,7 +68,7 @@ def _restart(run: Run, event: Event) -> Restart:
     logs = job_logs(run)
     started = ranks.from_events(before)
     log = logs[min(event.attempt, len(logs)) - 1]
-    failed = first_failure(run, started, log)
+    failed = _lost_with_its_node(started, event) or first_failure(run, started, log)
     starved = memory.shortage(run.plan, started, failed, Status("running"), run.scheduler.out_of_memory(log))
     hung = hangs.given_up(events.read_job_events(run.path), event.attempt - 1)
     code, reason = event.code or 1, f"the job's step failed: exit code {event.code}"

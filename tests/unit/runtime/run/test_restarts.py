@@ -70,6 +70,16 @@ def test_a_rank_that_ran_out_of_memory_is_named(run: Run) -> None:
     assert restart.reason.startswith("rank 1 on gpu00 ran out of memory: limit 8.6 GB per node. Request more")
 
 
+@pytest.mark.parametrize(("left_out", "rank"), [("gpu00", 1), ("gpu07,gpu00", 1), ("gpu07", 0)])
+def test_a_rank_that_was_lost_with_its_node_is_named(run: Run, left_out: str, rank: int) -> None:
+    """The other one lost its connection, and could record its end."""
+    write_attempt(run.path, 0, 1, None)
+    restart = {"what": "restarted", "time": 110.0, "node": "gpu00", "attempt": 1, "code": 1}
+    write_events(run.path, {**restart, "message": f"the last checkpoint, without {left_out}"})
+    (found,) = restarts.find(run)
+    assert found.reason.startswith(f"rank {rank} on gpu00 failed: {'no exit status' if rank else 'exit code 1'}")
+
+
 def test_a_rank_that_had_left_before_is_named(run: Run) -> None:
     write_attempt(run.path, 0, None, None)
     for rank, code, at in ((1, 0, 103.0), (0, 1, 106.0)):
