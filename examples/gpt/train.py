@@ -30,12 +30,17 @@ def facts_of(start: Path | None, config: Config) -> dict:
     return facts
 
 
+def is_alone(config: Config, world: World) -> bool:
+    """Whether a rank reads and writes whole checkpoints: there is no process group."""
+    return world.size == 1 or config.strategy == "horovod"
+
+
 def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], bool]:
     """The loss of each step, and whether a signal ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
     strategy = Strategy(config, world, corpus.size)
-    alone = world.size == 1 or config.strategy == "horovod"  # no process group
+    alone = is_alone(config, world)
     if start:
         state = strategy.state()
         sharded.load(start, state, alone)
@@ -94,8 +99,7 @@ def report(config: Config, world: World, corpus: Corpus, strategy: Strategy, los
 def main() -> int:
     config, resume = parse(sys.argv[1:]), resume_dir()
     world = begin("horovod" if config.strategy == "horovod" else "torch")
-    alone = world.size == 1 or config.strategy == "horovod"  # no process group
-    start = sharded.newest(resume, world.rank, alone) if resume else None
+    start = sharded.newest(resume, world.rank, is_alone(config, world)) if resume else None
     stopping()  # from here on a signal only asks for the end
     _, stopped = train(config, world, run_dir(), start)
     return EXIT_SAVED if stopped else 0
