@@ -7,12 +7,11 @@ import contextlib
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import build_plan, history, manifest_writer, parent
+from ctrain_builder import build_plan, history, parent, renewals
 from ctrain_builder.build import WhichTests
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
@@ -61,7 +60,7 @@ def plan_images(
     build_plan.check_build_args(specs, given)
     registries = _Registries(cache, args.offline)
     make = _planner(cache, host, given, registries, parents, machine or platform.machine())
-    wanted = _renewals(args, specs, cache, sources)
+    wanted = renewals.wanted(specs, cache, args.rebuild, args.base_max_age, sources)
 
     def built(part: PlannedLayer) -> str:
         return cache.built(part.key, part.definition.is_base)
@@ -69,29 +68,6 @@ def plan_images(
     planned = [build_plan.renew(make(spec), built, wanted) for spec in specs]
     registries.warn(planned)
     return planned, make
-
-
-def _renewals(
-    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, sources: Optional[Collection[str]]
-) -> Callable[[PlannedLayer], tuple[str, str]]:
-    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why.
-
-    In a cache of a group, a layer from a registry that only another member has named is built again, too."""
-    layer, age, now = args.rebuild, args.base_max_age, time.time()
-    names = {part.name for spec in specs for part in spec.chain}
-    if layer and layer not in names:
-        raise UsageError(f"--rebuild: no layer {layer!r} in these images", f"Known: {', '.join(sorted(names))}")
-
-    def wanted(part: PlannedLayer) -> tuple[str, str]:
-        if layer is not None and layer in ("", part.name):
-            return manifest_writer.utc(now), "--rebuild"
-        if age is not None and part.is_from_mirror:
-            return manifest_writer.utc(now - age * 86400), f"older than {age:g} days"
-        if sources is not None and (who := cache.downloaded_by_other(part.key, part.definition.is_base, sources)):
-            return manifest_writer.utc(now), f"downloaded by {who}"
-        return "", ""
-
-    return wanted
 
 
 def layer_sources(args: argparse.Namespace, selected: SelectedSite) -> tuple[str, ...]:
