@@ -169,7 +169,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> 
         from ctrain_runtime.cli import mistakes
 
         mistakes.check(parser, own, args, unknown)
-    if "on" in args and not is_there and (host := _login_node(args)):
+    if "login_node" in args and not is_there and (host := _login_node(args)):
         from ctrain_runtime.cli import on
 
         return on.forward(verb.name, own, parser, args, host)
@@ -178,8 +178,8 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> 
 
 def _login_node(args: argparse.Namespace) -> str:
     """The login node on which a verb is to run; "": here. Raises SiteError, ConfigError."""
-    if args.on or not (args.site or os.environ.get("CTRAIN_SITE")):
-        return str(args.on)
+    if args.login_node or not (args.site or os.environ.get("CTRAIN_SITE")):
+        return str(args.login_node)
     from ctrain_runtime.site.select import login_of  # only here: start-up is measured
 
     return login_of(args.site or "")

@@ -20,14 +20,14 @@ from ctrain_runtime.remote.ssh import Connection
 
 def forward(verb: str, own: Sequence[str], parser: argparse.ArgumentParser, args: argparse.Namespace, host: str) -> int:
     """Run the verb on a login node, with its arguments; of a run, its code is copied first. Returns its exit code."""
-    words = _without(own, "--on") if args.on else _without(own, "--site")
+    words = _without(own, "--on") if args.login_node else _without(own, "--site")
     directory = _directory(verb, args)
     with ExitStack() as stack:
         code = upload.pack(directory) if directory else None
         if code:
             stack.enter_context(code.archive)
         link = stack.enter_context(Connection(host))
-        asked = {"digest": code.digest if code else "", **where(args, is_named=bool(args.on))}
+        asked = {"digest": code.digest if code else "", **where(args, is_named=bool(args.login_node))}
         told = greet(link, **asked)
         if verb in ("run", "submit"):
             print_line(f"on        {host}; lines to type here need --on {host}", sys.stderr)
