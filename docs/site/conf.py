@@ -59,7 +59,7 @@ OUTSIDE = (  # pages that are not in docs/, and stay where people look for them
     "/definitions/*/README",
     "/benchmarks/README",
 )
-LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 project = "ctrain"
 root_doc = "docs/index"
@@ -86,15 +86,23 @@ def setup(app: Sphinx) -> None:
 
 
 def _prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """The index gets the navigation, which the other pages show beside themselves, at its end what it does not name;
-    directories of the repository have no page, so links to them become their text."""
+    """The index gets the navigation, which the other pages show beside themselves, at its end what it does not name.
+    Directories of the repository, and its pages that are not of the site, have no address: links become their text."""
     directory = Path(app.srcdir, name).parent
-    source[0] = LINK.sub(lambda link: link[1] if (directory / link[2]).is_dir() else link[0], source[0])
+    source[0] = LINK.sub(lambda link: link[0] if _has_page(app, directory / link[2]) else link[1], source[0])
     if name == root_doc:
         source[0] += "".join(_toctree(caption, pages) for caption, pages in NAVIGATION.items())
         listed = {page for pages in NAVIGATION.values() for page in pages}
         others = sorted({path.stem for path in directory.glob("*.md")} - listed - {Path(root_doc).name})
         source[0] += _toctree("More", (*others, *OUTSIDE))
+
+
+def _has_page(app: Sphinx, target: Path) -> bool:
+    """Also true of what does not exist, so that it is an error, and of other sites."""
+    path = target.resolve()
+    if path.suffix == ".md" and path.is_file():
+        return str(path.relative_to(app.srcdir).with_suffix("")) in app.env.found_docs
+    return not path.is_dir()
 
 
 def _toctree(caption: str, pages: tuple[str, ...]) -> str:
