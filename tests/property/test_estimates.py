@@ -77,9 +77,9 @@ def test_more_zero_never_takes_more_memory(case: Case) -> None:
     stages = (*(("ddp",) if replicas > 1 else ()), "zero1", *(("zero2",) if case.layout.pp == 1 else ()))
     memory = [change(case, strategy=strategy).values["G"] for strategy in stages]
     assert all(more >= less * (1 - 1e-12) for more, less in zip(memory, memory[1:]))
-    if case.layout.pp == 1:  # what ZeRO 3 gathers may be more than the parameters that it shares
+    if case.layout.pp == 1:  # what ZeRO 3 gathers may be more than it shares, and its gradients are there all the time
         shared, all_shared = (change(case, strategy=strategy).values for strategy in ("zero2", "zero3"))
-        assert all_shared["G"] - all_shared["parameters"] <= shared["G"] - shared["parameters"]
+        assert all_shared["optimizer"] <= shared["optimizer"]
 
 
 @given(cases())

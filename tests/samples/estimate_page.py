@@ -13,15 +13,18 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.estimate.estimate import Case, make_estimate
 from ctrain_runtime.estimate.evidence import Run, median, published_runs
 from ctrain_runtime.estimate.families import NAMES
+from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
 from samples.estimates import a_case
 
 DOCS = Path(__file__).parents[2] / "docs"
-_MEASURED = Path(__file__).with_name("memory") / "measured.csv"
+_MEASURED = [Path(__file__).with_name("memory") / name for name in ("measured.csv", "measured_ranks.csv")]
 _MEMORY = """## Memory of the example gpt
 
-Bytes of all tensors at the peak of a step with DDP, as `tests/samples/memory/measure.py` measured them on fake
-tensors, and as they are estimated. `micro`: sequences of a micro batch, times their number.
+Bytes of all tensors at the peak of a step, as measured without a GPU and as estimated: with DDP by
+`tests/samples/memory/measure.py` on fake tensors, with other strategies by `measure_ranks.py`, on one of ranks that are
+not there and with DeepSpeed's bucket as small beside the model as it usually is. `micro`: sequences of a micro batch,
+times their number.
 """
 _EXAMPLE = re.compile(r"^```\n(\$ ctrain estimate [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEAD = """# How far estimates are off
@@ -75,19 +78,25 @@ def evidence() -> str:
 
 def measured() -> list[tuple[dict[str, str], Case]]:
     """The measured cases of the example gpt, each with the case to estimate."""
-    return [(row, _measured_case(row)) for row in csv.DictReader(_MEASURED.read_text(encoding="utf-8").splitlines())]
+    texts = [path.read_text(encoding="utf-8").splitlines() for path in _MEASURED]
+    return [(row, _measured_case(row)) for text in texts for row in csv.DictReader(text)]
 
 
 def _measured_case(row: dict[str, str]) -> Case:
-    sizes = {key: int(value) for key, value in row.items() if value.isdecimal()}
+    """As the example's job.yaml says of its strategies."""
+    sizes = {"tp": 1, "pp": 1, **{key: int(value) for key, value in row.items() if value.isdecimal()}}
     model = Model(*(sizes[key] for key in ("layers", "width", "heads", "context", "vocabulary")), tied=False)
+    replicas = sizes["ranks"] // (sizes["tp"] * sizes["pp"])
+    cast = "autocast" if row["strategy"] in ("ddp", "tp", "pp") else "bf16"
     return a_case(
         model,
         sizes["ranks"],
-        sizes["ranks"] * sizes["micro_batch"] * sizes["micro_batches"],
-        strategy=row["strategy"],
+        replicas * sizes["micro_batch"] * sizes["micro_batches"],
+        strategy={"tp": "ddp", "pp": "ddp", "3d": "fsdp"}.get(row["strategy"], row["strategy"]),
+        tp=sizes["tp"],
+        pp=sizes["pp"],
         micro_batch=sizes["micro_batch"],
-        precision="autocast" if row["bf16"] == "True" else "fp32",
+        precision=cast if row["bf16"] == "True" else "fp32",
         recompute="full" if row["recompute"] == "True" else "none",
     )
 
@@ -97,10 +106,15 @@ def _memory_table() -> str:
     for row, case in measured():
         model, layout, estimated = case.model, case.layout, make_estimate(case).values["G"]
         shape = f"{model.layers} x {model.hidden}, {model.sequence} tokens, vocabulary {model.vocabulary}"
-        how = f"{layout.precision}, recompute {layout.recompute}"
-        sizes = [f"{row['micro_batch']} x {row['micro_batches']}", f"{int(row['bytes']) / 1e9:.2f} GB"]
-        rows.append([shape, how, *sizes, f"{estimated / 1e9:.2f} GB", f"{estimated / int(row['bytes']):.3f}"])
+        ranks = f"{row['strategy']}, {case.hardware.count} ranks" if case.hardware.count > 1 else row["strategy"]
+        how = f"{ranks}: {layout.precision}, recompute {layout.recompute}" + _split(layout)
+        sizes = [f"{row['micro_batch']} x {row['micro_batches']}", f"{int(row['bytes']) / 1e6:,.0f} MB"]
+        rows.append([shape, how, *sizes, f"{estimated / 1e6:,.0f} MB", f"{estimated / int(row['bytes']):.3f}"])
     return _table(["layers x width", "how", "micro", "measured", "estimated", "ratio"], rows)
+
+
+def _split(layout: Layout) -> str:
+    return f", tp {layout.tp} x pp {layout.pp}" if layout.splits_model else ""
 
 
 def _summary(group: tuple[str, str], runs: Sequence[Run]) -> list[list[str]]:

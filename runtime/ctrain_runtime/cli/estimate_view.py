@@ -154,11 +154,16 @@ def is_enough(estimate: Estimate, days: float) -> bool:
 
 def _head(estimate: Estimate, notes: Sequence[str]) -> str:
     model, hardware, layout = estimate.case.model, estimate.case.hardware, estimate.case.layout
-    shape = f"{model.layers} layers, hidden size {model.hidden}, {model.heads} heads, sequence {model.sequence}"
+    few = f" ({model.kv_heads} of keys and values)" if model.key_value_heads != model.heads else ""
+    wide = f", {'SwiGLU' if model.gated else 'wide layer'} of {model.inner}" if model.gated or model.ffn else ""
+    shape = f"{model.layers} layers, hidden size {model.hidden}, {model.heads} heads{few}{wide}"
+    ends = f"sequence {model.sequence}, vocabulary {model.vocabulary}" + (
+        "" if model.tied else ", with a matrix for each end"
+    )
     steps = f"{estimate.values['m']:g} x {layout.micro_batch} per replica"
     gpus = f"{hardware.count} x {hardware.gpu.name} {hardware.gpu.memory:g} GiB"
     rows = [
-        ("model", f"{estimate.values['N'] / 1e9:.4g} billion parameters: {shape}, vocabulary {model.vocabulary}"),
+        ("model", f"{estimate.values['N'] / 1e9:.4g} billion parameters: {shape}, {ends}"),
         ("hardware", f"{pluralize(hardware.nodes, 'node')}: {gpus}"),
         ("layout", f"dp {estimate.values['d']:g} x pp {layout.pp} x tp {layout.tp}: {layout.options()}"),
         ("batch", f"{pluralize(layout.batch, 'sequence')}: {steps}"),

@@ -20,6 +20,7 @@ USABLE_MEMORY = 0.92
 HOST_BANDWIDTH = 25e9  # bytes/s per GPU: PCIe 4.0 x16, and an eighth of the host's memory bandwidth. A rule of thumb.
 BACKWARD = 2 / 3  # of the computing time of an iteration
 STEPS = 60  # of a bisection
+LIVE = 1e9  # parameters: DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "d": (dp, "replicas (data-parallel size)"),
         "b": (layout.micro_batch, "sequences per micro batch"),
         "m": (steps, "micro batches per replica and iteration"),
+        "ty": (layout.tp if layout.precision == "bf16" else 1, "ranks that share the logits"),
         "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
         "R": (layout.recompute == "full", "1 if all is recomputed"),
         "Ra": (layout.recompute != "none", "1 if attention is recomputed"),
@@ -132,6 +134,12 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wq": (size.gathered, "bytes of a gathered parameter"),
         "wc": (size.copy, "bytes of its copy (autocast)"),
         "wg": (size.gradient, "bytes of a gradient"),
+        "wf": (size.flat, "bytes of a copy of it for the optimizer"),
+        "wd": (size.double, "bytes of a gradient whose norm is computed"),
+        "wl": (size.layer, "bytes of a gathered parameter while gradients are computed"),
+        "we": (size.end, "bytes of it when they are added up (FSDP)"),
+        "kg": (_keeps_gradients(layout, steps), "1 if there are gradients when the backward pass begins"),
+        "ql": (LIVE if layout.strategy == "zero3" else 0, "parameters that ZeRO 3 leaves gathered"),
         "wn": (size.network, "bytes of a gradient, or a parameter, that crosses the network"),
         "o": (size.state, "bytes of the optimizer's state per parameter"),
         "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
@@ -146,6 +154,15 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "v": (zero3 * 3 * -(-model.layers // layout.pp), "gathers and reductions of a layer, with ZeRO 3"),
         "vk": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
     }
+
+
+def _keeps_gradients(layout: Layout, steps: int) -> bool:
+    """Those of earlier micro batches, or buffers that outlive a step: of DDP, of Megatron-LM, of a share (ZeRO 3)."""
+    if steps > 1 or layout.strategy == "zero3":
+        return True
+    if layout.splits_model:
+        return layout.strategy != "fsdp" and layout.precision == "bf16"
+    return layout.strategy == "ddp"
 
 
 def _efficiencies(case: Case) -> tuple[float, float]:

@@ -40,6 +40,10 @@ REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et 
 _DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + attention + elementwise), vk*(wn*P/lp*(d - 1)/d/Bd + Ld))"
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
 _LAYER = "s*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
+# Those that are there when the backward pass begins; or what exceeds the activations that go while others come.
+_GRADIENTS = "max(kg*wg*P/z2, max(wg*P/z2, (wg + wf)*P/z1) + wd*O - activations - output)"
+# What the last layer needs besides, or one that is computed again; or FSDP, to add up the gradients of the next one.
+_OUTPUT = "max(max(y*Y, Z) - R*A, (z3 > 1)*(we*(Lm + nb)/t + R*I))"
 BUBBLE = "Narayanan et al. 2021, sections 2.2 and 2.3"
 FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
@@ -54,11 +58,11 @@ SIZES = (
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
-    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, (2*(Lm + nb) + E*h)/t)", ZERO),
-    Formula("gradients", "", "B", "wg*P/z2", ZERO),
+    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t))", ZERO),
+    Formula("gradients", "", "B", _GRADIENTS, MEASURED),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
     Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A + (u - x)*S", KEPT),
-    Formula("output", "logits; or what a layer's gradients need besides", "B", "max(0, max(y*Y, Z) - R*A)", MEASURED),
+    Formula("output", "logits; or what a layer's gradients need besides", "B", _OUTPUT, MEASURED),
 )
 STAGE = (
     Formula("S", "attention scores of a layer", "B", "5*w/2*a*s**2*b/t", "Korthikanti et al. 2022"),
@@ -66,11 +70,14 @@ STAGE = (
     Formula("C", "of these, with a copy in bf16 (autocast)", "", "((lp*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
     Formula("D", "activations of a layer", "B", _LAYER, KEPT),
     Formula("A", "of these, kept", "B", "D - (u - x)*S", "Korthikanti et al. 2022, section 5"),
-    Formula("Y", "logits, and the input of their product", "B", "s*b*(12*V/t + (wr + w)*h/q)", MEASURED),
-    Formula("Z", "gradients within the last layer", "B", "s*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
-    *MEMORY,
+    Formula("Y", "logits, and the input of their product", "B", "s*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
+    Formula("I", "of these, of its input and its wide layer", "B", "s*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
+    Formula("Z", "gradients within the last layer", "B", "I + (z3 > 1)*wl*min(P, max(ql, (Lm + nb)/t))", MEASURED),
+    Formula("O", "the largest matrix that a GPU has of", "", "min(P/z1, max(i*h, V*h))", MEASURED),
+    *MEMORY[3:],  # the gradients of a step come while its activations go
+    *MEMORY[:3],
     _sum("G", "memory per GPU", "B", MEMORY),
-    Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*o*P/z1", "Ren et al. 2021 (ZeRO-Offload)"),
+    Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*(o + wf)*P/z1", "Ren et al. 2021 (ZeRO-Offload)"),
 )
 TIME = (
     Formula(
@@ -84,7 +91,7 @@ TIME = (
         "bubble", "idle stages", "s", "xb*(p - 1)/m/ch*(compute + attention + elementwise + tensor + pipeline)", BUBBLE
     ),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
-    Formula("update", "of the parameters", "s", "P/z1*2*(o + wg)/(W if g else H)", ROOFLINE),
+    Formula("update", "of the parameters", "s", "P/z1*2*(o + wf + wg)/(W if g else H)", ROOFLINE),
 )
 ITERATION = (
     *TIME,

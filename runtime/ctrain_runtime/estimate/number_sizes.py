@@ -11,7 +11,10 @@ from ctrain_runtime.estimate.layout import Layout
 class NumberSizes:
     """`activation`: what products read and write; `residual`: what layers add to; `norms`: copies of the norms' results
     that products keep, two of them in a layer. `copy`: beside each parameter of a matrix. `network`: of a gradient or a
-    parameter that crosses it. `state`: of the optimizer, for each parameter."""
+    parameter that crosses it. `state`: of the optimizer, for each parameter; `flat`: of the gradients that it reads, if
+    they are copied; `double`: of the matrix whose norm is computed. `layer`: while gradients are
+    computed, of a parameter of that layer (FSDP), or of all that ZeRO 3 leaves gathered, as measured; `end`: of a layer
+    of FSDP that has its gradients, with the next one."""
 
     activation: int
     residual: int
@@ -22,18 +25,24 @@ class NumberSizes:
     gradient: int
     network: int
     state: int
+    flat: int = 0
+    double: int = 0
+    layer: int = 0
+    end: int = 0
 
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
     """Those of the program that trains with this strategy and precision. docs/estimate.md has their sources."""
     deepspeed, fsdp = layout.strategy.startswith("zero"), layout.strategy == "fsdp"
     if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
-        return NumberSizes(4, 4, 2, 4, 4, 0, 4, 4, 12 if deepspeed else 8)
+        return NumberSizes(
+            4, 4, 2, 4, 4, 0, 4, 4, *((12, 0, 8, 2, 0) if deepspeed else (8, 0, 0, 4, 16 if fsdp else 0))
+        )
     if layout.precision == "autocast":  # query, key and value, and both maps of SwiGLU, cast the same number each
         norms = 5 if gated else 4
         return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, 12 if deepspeed else 8)
     if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16
-        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8)
+        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10)  # 2 + 2 gathered, gradients in 2, and in 4
     if deepspeed and not layout.splits_model:  # the state's share of gradients is in fp32, too
-        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 16)
+        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2)
     return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12)  # Megatron-LM adds up gradients in fp32

@@ -3,8 +3,7 @@
     apptainer exec IMAGE python tests/samples/memory/measure.py > tests/samples/memory/measured.csv
 
 Needs torch, and no GPU. What is counted are the bytes of all tensors, not what an allocator rounds up or keeps.
-`ddp` is one rank that keeps its gradients, as DDP does in its buckets. FSDP is not measured: fake tensors
-keep what it frees.
+`ddp` is one rank that keeps its gradients, as DDP does in its buckets. Other strategies: measure_ranks.py.
 """
 
 # ruff: noqa: E402  # the paths of the examples come before the imports
@@ -86,14 +85,13 @@ def peak(case: Case) -> int:
     batch = case.ranks * case.micro_batch * case.micro_batches
     config = Config(
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
-        strategy="single", batch=batch, micro_batch=case.micro_batch,
+        strategy="single", batch=batch, micro_batch=case.micro_batch, recompute=case.recompute,
     )  # fmt: skip
+    shape = (case.context, case.layers, case.heads, case.width, case.bf16, case.recompute)
+    strategies.Strategy._make_part = lambda _self, characters, _tp: GPT(characters, *shape)  # fake ones cannot be moved
+    strategies.clip = lambda *_: 0.0  # it looks at a value, which fake tensors have not; its norms are small
     with FakeTensorMode(), live:
-        shape = (case.vocabulary, case.context, case.layers, case.heads, case.width)
-        model = GPT(*shape, case.bf16, case.recompute)
-        model.to = lambda _: model  # torch cannot move fake parameters; they are there already
-        strategy = strategies.Strategy(config, World(0, case.ranks, 0, torch.device("cpu")), model)
-        strategy._clip = lambda: 0.0  # it looks at a value, which fake tensors have not; its norms are small
+        strategy = strategies.Strategy(config, World(0, case.ranks, 0, torch.device("cpu")), case.vocabulary)
         clear = strategy.optimizer.zero_grad
         strategy.optimizer.zero_grad = lambda: clear(set_to_none=False)
         tokens = torch.zeros(batch, case.context + 1, dtype=torch.int64)

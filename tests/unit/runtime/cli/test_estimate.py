@@ -119,6 +119,12 @@ def test_json_has_values_layouts_and_reasons(capsys: pytest.CaptureFixture[str])
     assert data["hardware"]["network"] == 8 * 400 / 8 * 0.96
 
 
+def test_the_text_says_how_a_model_differs_from_a_gpt(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = estimate(capsys, "llama-3-70b", *A100, "--gpus", "64", "--strategy", "fsdp", "--recompute", "full")
+    shape = "80 layers, hidden size 8192, 64 heads (8 of keys and values), SwiGLU of 28672, sequence 8192"
+    assert f"model     70.55 billion parameters: {shape}, vocabulary 128256, with a matrix for each end" in out
+
+
 def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = estimate(capsys, "7.5B", *A100, "--gpus", "8")
     assert code == 74

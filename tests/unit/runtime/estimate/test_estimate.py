@@ -64,14 +64,14 @@ def test_the_state_of_gpt3_in_fp32_is_2_8_terabytes() -> None:
     [
         ("ddp", "bf16", (2, 4, 12)),  # Megatron-LM: 18 bytes, 6 + 12/d with its distributed optimizer
         ("ddp", "fp32", (4, 4, 8)),
-        ("zero1", "bf16", (2, 2, 16 / 4)),  # DeepSpeed
+        ("zero1", "bf16", (2, 2, 12 / 4)),  # DeepSpeed
         ("zero1", "fp32", (4, 4, 12 / 4)),
         ("fsdp", "fp32", (None, 4 / 4, 8 / 4)),
         ("fsdp", "bf16", (None, 4 / 4, 8 / 4)),
     ],
 )
 def test_bytes_per_parameter(strategy: str, precision: str, sizes: tuple[Optional[float], ...]) -> None:
-    values = make_estimate(a_case(GPT3, 4, 4, strategy=strategy, precision=precision)).values
+    values = make_estimate(a_case(GPT3, 4, 8, strategy=strategy, precision=precision)).values  # two micro batches
     for name, size in zip(("parameters", "gradients", "optimizer"), sizes):
         assert size is None or values[name] / values["P"] == pytest.approx(size)
 
@@ -88,7 +88,7 @@ def test_megatrons_distributed_optimizer_shares_the_state_and_not_the_gradients(
     ids=["-".join([*row.values()][:-2]) for row, _ in estimate_page.measured()],
 )
 def test_memory_of_the_packaged_gpt_is_what_was_measured(row: dict[str, str], case: Case) -> None:
-    """Measured by tests/samples/memory/measure.py."""
+    """Measured by the programs in tests/samples/memory."""
     assert make_estimate(case).values["G"] == pytest.approx(int(row["bytes"]), rel=0.05)
 
 
@@ -156,15 +156,14 @@ def test_selective_recomputation_keeps_no_scores_and_computes_attention_again() 
 
 
 def test_zero_divides_the_state_among_the_replicas() -> None:
-    """Rajbhandari et al. 2020, figure 1: 7.5B on 64 GPUs: 31.4 and 16.6 GB; DeepSpeed's share of gradients in fp32 is
-    0.5 GB more. ZeRO 3 also gathers two layers, and the embeddings."""
+    """Rajbhandari et al. 2020, figure 1: 7.5B on 64 GPUs: 31.4, 16.6 and 1.9 GB. ZeRO 3 also leaves a billion
+    parameters gathered."""
     model = Model(36, 4096, 32)
     state = []
     for strategy in ("zero1", "zero2", "zero3"):
-        values = make_estimate(a_case(model, 64, 64, strategy=strategy)).values
+        values = make_estimate(a_case(model, 64, 128, strategy=strategy)).values
         state.append(sum(values[name] for name in ("parameters", "gradients", "optimizer")) / 1e9)
-    gathered = 2 * (2 * 12 * 4096**2 + (51200 + 2048) * 4096) / 1e9
-    assert state == pytest.approx([31.4 + 0.5, 16.6 + 0.5, 1.9 + 0.5 + gathered], rel=0.02)
+    assert state == pytest.approx([31.4, 16.6, 1.9 + 2], rel=0.02)
 
 
 def test_zero_3_hides_neither_the_first_gather_nor_the_last_reduction_of_a_micro_batch() -> None:
@@ -222,7 +221,7 @@ def test_the_bubble_is_what_stages_wait() -> None:
 
 def test_offload_moves_the_optimizers_state_and_takes_time() -> None:
     here, there = (make_estimate(a_case(GPT3, 64, 64, strategy="zero2", offload=off)).values for off in (False, True))
-    assert (there["optimizer"], there["host"]) == (0, here["optimizer"])
+    assert (there["optimizer"], there["host"]) == (0, pytest.approx(here["optimizer"] * 16 / 12))  # with gradients
     assert there["update"] > here["update"]
 
 
