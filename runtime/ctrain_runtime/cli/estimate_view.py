@@ -98,8 +98,9 @@ def _training(estimate: Estimate, low: float, high: float) -> list[tuple[str, st
     size = checkpoint_size(estimate)
     tokens = f"{format_amount(estimate.case.tokens)} tokens"
     cost = f"{between(hours * low, hours * high)} GPU hours; a checkpoint has {format_size(size)}"
-    centre = "" if low == high else f" (estimated {between(days, days)})"
-    return [("training", f"{between(days * low, days * high)} days{centre} for {tokens}: {cost}")]
+    time, unit = (days, "days") if days * high >= 2 else (24 * days, "hours")
+    centre = "" if low == high else f" (estimated {between(time, time)})"
+    return [("training", f"{between(time * low, time * high)} {unit}{centre} for {tokens}: {cost}")]
 
 
 def format_amount(number: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -117,6 +118,11 @@ def test_json_has_values_layouts_and_reasons(capsys: pytest.CaptureFixture[str])
     assert data["layouts"][0]["T"] == data["values"]["T"]
     assert data["reasons"]
     assert data["hardware"]["network"] == 8 * 400 / 8 * 0.96
+
+
+def test_a_short_training_is_shown_in_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = estimate(capsys, "gpt2", *A100, "--gpus", "8", "--precision", "autocast", "--tokens", "10B")
+    assert re.match(r"training  [\d.]+ to [\d.]+ hours \(estimated [\d.]+\) for 10 billion tokens: ", out)
 
 
 def test_the_text_says_how_a_model_differs_from_a_gpt(capsys: pytest.CaptureFixture[str]) -> None:
