@@ -23,9 +23,10 @@ STEPS = often(20, 12)
 # 1.5e-7. An error of layout, averaging or clipping shows as 1e-3 and more.
 BOUND = 2e-6
 # bf16 rounds each number that is multiplied at 2^-9 of it. A loss is a mean of 512, over which most of that cancels.
-# Seen: 2e-4. Without any of it, the numbers would not be bf16.
-BF16_BOUNDS = (1e-5, 2e-3)
-NORM_BOUND, NORM_BF16_BOUND = 1e-5, 2e-2  # of the gradient's, which is no mean
+# Seen: 3e-5 to 3e-4. Within the bound of fp32, the numbers would not be bf16.
+BF16_BOUNDS = (BOUND, 2e-3)
+NORM_BOUND, NORM_BF16_BOUND = 1e-5, 1e-2  # of the gradient's, which is no mean. Seen: 2e-7, 2e-3
+STEEPEST = 5  # times the smallest norm; beyond, a step magnifies what those before it have rounded. Seen: 2.6
 CLIP = 0.1  # in samples/equality.py
 # All nodes share the machine's two cores: more threads would only wait for each other.
 OPTIONS = ("--image", "pytorch-cpu", "--preflight", "off", "--env", "OMP_NUM_THREADS=1")
@@ -92,11 +93,9 @@ def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> 
     assert all(max(row.difference, row.resumed_difference) < most for row in half), rows
     norms = two["single"]["norms"]
     assert min(norms) > 2 * CLIP, "every step clips"
+    assert max(norms) < STEEPEST * min(norms), "norms of all steps can be compared, also in bf16"
     for name, curve in {**two, **eight}.items():  # Adam hides a gradient that is wrong by a factor
-        if name in BF16:  # whose later norms differ by what the steps before them have rounded
-            assert difference(curve["norms"][:10], norms[:10]) < NORM_BF16_BOUND, name
-        else:
-            assert difference(curve["norms"], norms) < NORM_BOUND, name
+        assert difference(curve["norms"], norms) < (NORM_BF16_BOUND if name in BF16 else NORM_BOUND), name
         assert len(curve["validation"]) == 2, "half-way and after the last step"
         bound = BF16_BOUNDS[1] if name in BF16 else BOUND
         assert difference(curve["validation"], two["single"]["validation"]) < bound, name

@@ -21,9 +21,10 @@ import train  # type: ignore[import-not-found]  # it is in the image
 # What a strategy does around compiled blocks is compared; to make C++ of them takes a minute.
 train.torch.compile = functools.partial(train.torch.compile, backend="eager")
 STEPS = int(os.environ.get("STEPS", "20"))
-SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.003", "batch=16", "micro_batch=4"]
+# The learning rate is the default one: at 0.003, of most seeds some steps have 20 or 60 times the gradient of others,
+# which magnifies what bf16 rounds.
+SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.001", "batch=16", "micro_batch=4"]
 SETTINGS += ["layers=2", "heads=4", "width=64", "context=32", "sample=0", "clip=0.1", f"validate_every={STEPS // 2}"]
-SETTINGS += ["seed=6"]  # of others, some steps have gradients 20 times as large, which magnifies what bf16 rounds
 HALF = f"checkpoint/step-{STEPS // 2:08d}"
 
 
