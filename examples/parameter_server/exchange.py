@@ -6,6 +6,7 @@ cannot receive from whichever rank is first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Callable, NamedTuple, Optional
 
@@ -64,16 +65,18 @@ def push_and_pull(wire: Wire, gradient: torch.Tensor, loss: float, version: int)
 
 
 def serve(
-    wire: Wire, parameters: torch.Tensor, update: Callable[[torch.Tensor], None], steps: int, together: bool
+    wire: Wire, parameters: torch.Tensor, update: Callable[[torch.Tensor], None], steps: int, together: bool, delay: int
 ) -> Iterator[tuple[float, list[int]]]:
     """Serve all workers for `steps` rounds; after each round yields its mean loss and the staleness of its gradients.
 
     together: one update per round, of the mean of all gradients (synchronous). Otherwise an update per gradient as it
     comes in, as in Downpour SGD (Dean et al., Large Scale Distributed Deep Networks, 2012, with n_push = n_fetch = 1).
-    A gradient's staleness is how many updates were made since its worker got the parameters that it is of.
+    A gradient's staleness is how many updates were made since its worker got the parameters that it is of. `delay`: the
+    worker gets those of so many updates ago, which shows what more workers, or slower ones, would do.
     """
     workers = dist.get_world_size() - 1
     version = 0
+    kept = deque([(version, parameters.clone())], delay + 1)  # the oldest one is what workers get
     for _ in range(steps):
         losses, stale = [], []
         mean = torch.zeros_like(parameters)
@@ -86,7 +89,8 @@ def serve(
             else:
                 update(push.gradient)
                 version += 1
-                wire.send(torch.cat([parameters, torch.tensor([float(version)])]), push.worker)
+                kept.append((version, parameters.clone()))
+                wire.send(torch.cat([kept[0][1], torch.tensor([float(kept[0][0])])]), push.worker)
         if together:
             update(mean)
             version += 1

@@ -68,7 +68,8 @@ def train(
     share = DistributedSampler(data, workers, max(0, rank - servers))
     batches = DataLoader(data, options.batch_size, sampler=share)
     if servers and rank == SERVER:
-        yield from serve(wire, replica.vector, replica.update, options.epochs * len(batches), method == "sync")
+        rounds = options.epochs * len(batches)
+        yield from serve(wire, replica.vector, replica.update, rounds, method == "sync", options.delay)
         return
     version = 0
     for epoch in range(options.epochs):
@@ -123,7 +124,12 @@ def main() -> int:
     parser = make_parser("Compare a parameter server, synchronous and asynchronous, with ring all-reduce.")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of Adagrad")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument(
+        "--delay", type=int, default=0, metavar="N", help="async: workers get parameters of N updates ago"
+    )
     options = parser.parse_args()
+    if options.delay < 0:
+        parser.error(f"--delay must not be negative: {options.delay}")
     world = begin()
     if world.size < 2:
         raise SystemExit("parameter_server needs at least 2 ranks; pass --nodes 2 or --ranks-per-node 2")

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
@@ -21,6 +22,7 @@ COMMON = EXAMPLES / "common"
 HOROVOD = """
 import sys
 from types import ModuleType
+from xml.etree import ElementTree
 hvd = ModuleType("horovod.tensorflow")
 hvd.init = lambda: None
 hvd.rank, hvd.size, hvd.local_rank = lambda: 3, lambda: 4, lambda: 1
@@ -259,3 +261,24 @@ def test_what_cannot_become_tokens_is_named(library: str, problem: str, tmp_path
     environment = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
     done = subprocess.run(argv, env={**environment, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, f"tokens.py: {problem}\n")
+
+
+def a_run(directory: Path, staleness: float, loss: float) -> str:
+    rounds = [{"method": "async", "step": step, "loss": loss} for step in range(1, 11)]
+    result = {"method": "async", "updates": 10, "mean_staleness": staleness, "accuracy": 0.5}
+    directory.mkdir()
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*rounds, result]))
+    return str(directory)
+
+
+def test_staleness_is_drawn_against_the_loss_of_complete_runs(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "late", 20, 1.5), a_run(tmp_path / "early", 2, 0.5)]
+    plot = [sys.executable, str(EXAMPLES / "parameter_server/plot.py")]
+    drawn = subprocess.run([*plot, *runs], capture_output=True, text=True, check=True).stdout
+    circles = ElementTree.fromstring(drawn).findall("{http://www.w3.org/2000/svg}circle")  # noqa: S314  # plot.py wrote it
+    (x, y), (right, above) = ((float(circle.attrib["cx"]), float(circle.attrib["cy"])) for circle in circles)
+    assert x < right and y > above, "staler to the right, the larger loss above"
+    (tmp_path / "late/metrics.jsonl").write_text('{"method": "async", "step": 1, "loss": 2}\n')
+    for run in (runs[0], str(tmp_path)):
+        done = subprocess.run([*plot, run], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"{run} has no complete training of an asynchronous server\n")
