@@ -46,7 +46,11 @@ TWO_RANKS = {
     "pp, 1f1b": "strategy=pp",
 }
 BF16 = {f"{name}, bf16": f"strategy={name},bf16=true" for name in ("ddp", "zero2", "fsdp")}
-EIGHT_RANKS = {"3d, pp 2 x dp 2 x tp 2": "strategy=3d"}
+EIGHT_RANKS = {
+    "3d, pp 2 x dp 2 x tp 2": "strategy=3d",
+    "3d, dp 4 x tp 2": "strategy=3d,pp=1",
+    "3d, pp 2 x dp 4": "strategy=3d,tp=1",
+}
 
 
 def equality(

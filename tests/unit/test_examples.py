@@ -81,7 +81,7 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
     assert dict(named) == {name: defaults[name] for name, _ in named}
     assert {name for name, _ in named} >= {"layers", "width", "heads", "context", "batch", "micro_batch", "steps"}
     for name, value in (word.split("=") for condition in training.when for word in condition.split()):
-        assert value in choices.get(name, ("true",))
+        assert value in choices.get(name, ("true", "1"))
     blocks = {}
     for strategy in choices["strategy"]:
         _, layout, _ = read_training(training, (f"strategy={strategy}", "bf16=true", "offload=nvme"), 8)
@@ -89,6 +89,8 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
         blocks[strategy] = (layout.strategy, layout.pp, layout.tp, layout.precision)
         _, layout, _ = read_training(training, (f"strategy={strategy}",), 8)
         assert layout.precision == "fp32"
+    _, layout, _ = read_training(training, ("strategy=3d", "pp=1", "tp=4"), 16)
+    assert (layout.strategy, layout.pp, layout.tp) == ("fsdp", 1, 4)
     sharded = {name: (name, 1, 1, "bf16") for name in ("zero1", "zero2", "zero3", "fsdp")}
     whole = dict.fromkeys(("single", "ddp", "horovod"), ("ddp", 1, 1, "autocast"))
     parts = {"tp": ("ddp", 1, 8, "autocast"), "pp": ("ddp", 8, 1, "autocast"), "3d": ("zero1", 2, 2, "bf16")}
