@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 # The four kinds of pages: to learn, to do something, to look something up, to understand.
 NAVIGATION = {
-    "Tutorials": ("first-run", "one-gpu-to-fsdp", "when-a-run-dies", "from-sbatch", "your-image"),
+    "Tutorials": ("first-run", "one-gpu-to-fsdp", "when-a-run-dies", "from-sbatch", "your-image", "first-store"),
     "How to": (
         "installing",
         "jobs",

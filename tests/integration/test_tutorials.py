@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,15 @@ def test_from_one_gpu_to_fsdp(home: Path) -> None:
     losses = [float(loss) for loss in re.findall(r"(?m)^step 40  loss (\d\.\d+)$", compared)]
     assert len(losses) == 3, compared
     assert max(losses) - min(losses) < 0.0002, compared
+
+
+def test_a_first_store(pytorch_cpu: Path, tmp_path: Path) -> None:
+    """A copy of the image, without its manifest: one of others, as far as ctrain can see."""
+    shutil.copyfile(pytorch_cpu, tmp_path / "pytorch.sif")
+    _, adopted, tried, promoted, checked = type_all("first-store.md", 5, tmp_path)
+    assert "confirm with --yes" in adopted and re.search(
+        r"(?m)^pytorch\.sif +pytorch:1\.0-site-r1 .* adopted$", adopted
+    ), adopted
+    assert "\npython 3." in tried, tried
+    assert "\nfrom prod\n" in promoted, promoted
+    assert "1 version whole, 0 damaged, 0 not checked" in checked, checked
