@@ -78,3 +78,15 @@ def test_of_a_run_the_options_that_most_people_need_come_first(verb: str, missin
     assert options(first) == ["help", *(option for option in FIRST if option not in missing)]
     assert all(group.title and 1 < len(options(group)) <= 10 for group in others)
     assert len(others) == (8 if verb == "submit" else 7)
+
+
+def test_verbs_that_run_on_a_login_node_are_those_that_name_one() -> None:
+    """`--on IMAGE` of others is another option."""
+    named = {name for name, verb in VERBS.items() for parser in parsers(parser_of(verb)) if has(parser, "login_node")}
+    runs = {"run", "submit", "attach", "status", "logs", "wait", "cancel", "runs", "shell", "jupyter", "bench"}
+    assert named == runs
+    assert any(has(parser, "on") for parser in parsers(parser_of(VERBS["layer"])))
+
+
+def has(parser: argparse.ArgumentParser, dest: str) -> bool:
+    return any(action.dest == dest for action in parser._actions)
