@@ -61,6 +61,8 @@ class Ddp:
         return values[0]
 
     def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:
+        if dist.get_world_size() == 1:  # with nobody to average with, DDP would copy all gradients for nothing
+            return model, optimizer
         # The statistics of batch normalization stay with their rank, as under Horovod; Trainer averages them.
         network = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
         if fp16:
