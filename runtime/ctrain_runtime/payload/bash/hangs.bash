@@ -13,6 +13,8 @@ start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it
   [ "$local_task" = 0 ] || return 0
   run_later watch.py "$run" "$NODE_RANK" "$((NODE_RANK * $1))" "$1" "$ct_home/.heartbeat" "$2" &
   ct_watch=$!
+  disown "$ct_watch" # bash would tell of its end
+  echo "$ct_watch" >"$ct_home/.watch"
 }
 prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
   local folder=$ct_home/.startup
@@ -26,17 +28,26 @@ run_later() { # PROGRAM ARGUMENT...
   find_python
   [ -z "$python" ] || exec nice -n 19 "$python" -I -S "$run/$1" "$$" "${@:2}" # after the program, where cores are few
 }
-end_watch() { # unless a rank has left and others of its node go on: then it ends with these
+end_watch() { # unless others of the node may go on: the last to leave ends it (leave_home)
   if [ -z "$ct_outlived" ] || [ "$code" != 0 ] || [ "$ending" ] || ((SECONDS <= CT_WATCH_AFTER)); then
     end_beside "$ct_watch"
   fi
 }
 end_beside() { # PID: of a process that this script has started; it may have ended long ago, and another have its number
-  local parent='' pause
+  local parent=''
   [ -n "$1" ] || return 0
   read -r _ _ _ parent _ <"/proc/$1/stat"
   [ "$parent" = "$$" ] || return 0
-  disown "$1"     # bash would tell of its end
+  disown "$1"
+  kill_at_once "$1"
+} 2>/dev/null
+end_watch_of_node() { # a process that a step leaves behind costs a second: so long Slurm waits before it looks again
+  local pid=''
+  read -r pid <"$ct_home/.watch"
+  ! grep -qzxF "$run/watch.py" "/proc/$pid/cmdline" || kill_at_once "$pid"
+} 2>/dev/null
+kill_at_once() { # PID
+  local pause
   kill -KILL "$1" # it may have inherited that SIGTERM is ignored
   for pause in 0 0.01 0.02 0.05 0.1 0.2 0.5 1; do
     sleep "$pause"

@@ -31,5 +31,5 @@ remove_unused() { # DIRECTORY: unless another process holds it
 }
 leave_home() {
   exec 8<&-
-  (exec 7<"$ct_home" && flock -n -x 7 && { [ "$code" != 0 ] || keep_extensions; rm -rf "$ct_home"; }) 2>/dev/null
+  (exec 7<"$ct_home" && flock -n -x 7 && { [ "$code" != 0 ] || keep_extensions; end_watch_of_node; rm -rf "$ct_home"; }) 2>/dev/null
 }
