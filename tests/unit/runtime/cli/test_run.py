@@ -254,7 +254,9 @@ def test_a_training_is_estimated_before_anything_is_queued(capsys: pytest.Captur
     assert memory.startswith("estimate  124,438,272 parameters; ")
     assert " GB per rank of 39.5 GB usable: parameters 249 MB, gradients 498 MB, optimizer 1.5 GB, " in memory
     assert re.fullmatch(
-        r"estimate  [\d.]+ ms per step on A100-SXM4-40GB; 1000 steps: [\dmins. ]+, [\d.]+ GPU hours", time
+        r"estimate  [\d.]+ ms \([\d.]+ m?s to [\d.]+ m?s\) per step on A100-SXM4-40GB; "
+        r"1000 steps: [\dmins. ]+, [\d.]+ GPU hours",
+        time,
     )
     plan = plan_of(capsys, "--estimate", *SLURM[1:], "./trainer")
     assert (plan["checks"]["estimate"]["gpu"], plan["checks"]["estimate"]["steps"]) == ("A100-SXM4-40GB", 1000)

@@ -189,6 +189,7 @@ def test_every_key_that_names_a_directory_is_checked() -> None:
     unchecked |= {"engine", "expected_bandwidth", "images", "layer_caches", "nccl_network", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "gpu_order", "partition_order", "share_runs"}
     unchecked |= {"env", "env_multinode", "notes", "qos", "default_qos", "interactive_time", "not_requested", "notify"}
+    unchecked |= {"login"}
     of_nodes = {
         "staging",
         "job_threads_per_core",

@@ -219,7 +219,7 @@ def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, 
     program(scripts, "scontrol", "printf '%s\\n' gpu01 gpu02 gpu03")
     scripts.create(changed(plan, nodes=3))
     show = scripts.bin / "python3"
-    program(scripts, "python3", '[ "$2" = -c ] || printf "%s\\n" "${@: -2}"')
+    program(scripts, "python3", '[ "$3" = -c ] || printf "%s\\n" "${@: -2}"')
     use_python(scripts, str(show))
     for task in range(3):
         assert scripts.start(run_files.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
