@@ -244,8 +244,8 @@ def test_a_killed_rank_of_any_strategy_is_named_and_its_curve_goes_on(cluster: C
 
 def sample_of(run: Path) -> str:
     """What rank 0 printed after the losses."""
-    [log] = [text for path in (run / "logs").iterdir() if "nats per character" in (text := path.read_text())]
-    return log.partition("(nats per character)\n")[2][:-1]
+    [log] = [text for path in (run / "logs").iterdir() if "nats per token" in (text := path.read_text())]
+    return log.partition("(nats per token)\n")[2][:-1]
 
 
 def lines(run: Path) -> dict[int, float]:
