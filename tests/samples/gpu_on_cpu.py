@@ -40,6 +40,7 @@ def main():
     torch.cuda.current_device = lambda: CPU
     torch.cuda.set_device = torch.cuda.synchronize = lambda *_: None
     torch.cuda.max_memory_allocated = lambda *_: 0
+    torch.Tensor.pin_memory = lambda tensor: tensor
     sys.argv[:] = sys.argv[1:]
     sys.path.insert(0, sys.argv[0].rpartition("/")[0])
     with OnCpu():
