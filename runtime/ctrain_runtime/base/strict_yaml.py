@@ -15,10 +15,6 @@ from ctrain_runtime.base.config import type_name
 from ctrain_runtime.errors import ConfigError
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that rejects duplicate keys; SafeLoader itself silently drops the first."""
-
-
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     items = list(node.value)
     mapping = loader.construct_mapping(node, deep=True)  # first: it rejects keys that are lists or mappings
@@ -31,26 +27,34 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-class _WrittenLoader(_StrictLoader):
-    """Keeps numbers as they are written: 0.10 is not 0.1, and 1:30 is not 90."""
-
-
 def _as_written(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-_WrittenLoader.add_constructor("tag:yaml.org,2002:int", _as_written)
-_WrittenLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
+def _loader(base: Any, *, numbers_as_written: bool) -> Any:
+    """A SafeLoader that rejects duplicate keys, of which it silently drops the first, and may keep numbers as they are
+    written: 0.10 is not 0.1, and 1:30 is not 90."""
+    loader: Any = type("StrictLoader", (base,), {})
+    loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+    for kind in ("int", "float") if numbers_as_written else ():
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", _as_written)
+    return loader
+
+
+_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML has it: start-up is measured
+
+
+def _load(text: str, *, numbers_as_written: bool = False) -> Any:
+    try:
+        return yaml.load(text, _loader(_FAST, numbers_as_written=numbers_as_written))  # noqa: S506  # a SafeLoader
+    except yaml.YAMLError:  # Python's own parser tells more of it
+        return yaml.load(text, _loader(yaml.SafeLoader, numbers_as_written=numbers_as_written))  # noqa: S506
 
 
 def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
     """The mapping in a YAML file; `numbers_as_written`: numbers stay strings. Raises ConfigError with file and line."""
-    loader = _WrittenLoader if numbers_as_written else _StrictLoader
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506  # a stricter SafeLoader
+        data = _load(path.read_text(encoding="utf-8"), numbers_as_written=numbers_as_written)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -71,13 +75,13 @@ def read_key(path: Path, key: str) -> Any:
     lines = path.read_text(encoding="utf-8").splitlines()
     begin = next((number for number, line in enumerate(lines) if line.startswith(f"{key}:")), len(lines))
     more = itertools.takewhile(lambda line: line[:1] in ("", " ", "#", "-"), lines[begin + 1 :])
-    data = yaml.load("\n".join([*lines[begin : begin + 1], *more]), _StrictLoader)  # noqa: S506  # as in read()
+    data = _load("\n".join([*lines[begin : begin + 1], *more]))
     return data[key] if data else None
 
 
 def key_lines(path: Path) -> dict[str, int]:
     """The line of each key at the top of a YAML file that read() accepts."""
-    node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    node = yaml.compose(path.read_text(encoding="utf-8"), _FAST)
     return {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
 
 
