@@ -73,7 +73,7 @@ def test_each_formula_is_explained_by_its_text_and_numbers(case: Case) -> None:
 @given(cases())
 def test_more_zero_never_takes_more_memory(case: Case) -> None:
     """With one replica, ZeRO has nobody to share with. Of fp32, DeepSpeed keeps a copy of the parameters, and gradients
-    that DDP has only while activations go: two replicas share less than that, but their optimizer's state is smaller."""
+    that DDP has only while activations go: two replicas share less than that; their optimizer's state is smaller."""
     replicas, is_fp32 = case.layout.data_parallel(case.hardware.count), case.layout.precision == "fp32"
     if replicas > 1:
         alone, shared = (change(case, strategy=strategy).values["optimizer"] for strategy in ("ddp", "zero1"))
