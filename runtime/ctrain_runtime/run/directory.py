@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -151,6 +152,10 @@ def _exists(path: Path) -> CtrainError:
 
 
 def _not_created(path: Path, error: OSError) -> CtrainError:
+    if isinstance(error, shutil.Error):  # of a tree, whose first error it has as text alone
+        text = error.args[0][0][2]
+        number = re.match(r"\[Errno (\d+)\]", text)
+        error = OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(None, text)
     kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
     return kind(f"cannot create the run directory {path}: {error.strerror}", "Choose another parent with --runs DIR")
 

@@ -14,7 +14,7 @@ start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it
   run_later watch.py "$run" "$NODE_RANK" "$((NODE_RANK * $1))" "$1" "$ct_home/.heartbeat" "$2" &
   ct_watch=$!
   disown "$ct_watch" # bash would tell of its end
-  echo "$ct_watch" >"$ct_home/.watch"
+  echo "$ct_watch" >"$ct_home/.startup/.watch"
 }
 prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
   local folder=$ct_home/.startup
@@ -43,7 +43,7 @@ end_beside() { # PID: of a process that this script has started; it may have end
 } 2>/dev/null
 end_watch_of_node() { # a process that a step leaves behind costs a second: so long Slurm waits before it looks again
   local pid=''
-  read -r pid <"$ct_home/.watch"
+  read -r pid <"$ct_home/.startup/.watch"
   ! grep -qzxF "$run/watch.py" "/proc/$pid/cmdline" || kill_at_once "$pid"
 } 2>/dev/null
 kill_at_once() { # PID

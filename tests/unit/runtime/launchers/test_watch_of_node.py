@@ -26,8 +26,8 @@ def test_the_last_rank_ends_the_watch(scripts: Scripts, monkeypatch: pytest.Monk
     monkeypatch.setattr(payload, "text", lambda name: text(name).replace("CT_WATCH_AFTER=5 ", "CT_WATCH_AFTER=-1 "))
     scripts.create(scripts.plan(*PROGRAM, ranks_per_node=2))
     ranks = [scripts.start("task.sh", **slurm_task(rank, size=2)) for rank in range(2)]
-    wait_until(lambda: list(scripts.homes.glob("ctrain-*/.watch")))
-    (file,) = scripts.homes.glob("ctrain-*/.watch")
+    wait_until(lambda: list(scripts.homes.glob("ctrain-*/.startup/.watch")))
+    (file,) = scripts.homes.glob("ctrain-*/.startup/.watch")
     wait_until(lambda: file.read_text().strip() and is_watch(int(file.read_text())))
     watch = int(file.read_text())
     for rank in (1 - last, last):

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,18 @@ def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytes
     with pytest.raises(DiskFullError, match="No space left on device"):
         created(launch)
     assert not Path(launch.plan.run_directory).exists()
+
+
+def test_a_disk_that_is_full_while_a_tree_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    launch = a_launch(a_plan(run_directory=tmp_path / "one", preflight="strict"))
+    assert launch.plan.checks.preflight
+    monkeypatch.setattr(shutil, "copytree", functools.partial(shutil.copytree, copy_function=full))
+    with pytest.raises(DiskFullError, match=r"cannot create the run directory .*/one: Disk quota exceeded\. Choose"):
+        directory.create(launch)
+    assert not (tmp_path / "one").exists()
 
 
 def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -> None:
