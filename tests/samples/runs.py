@@ -16,7 +16,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory, record
-from ctrain_runtime.run.submit import SUBMITTING, Run, with_job
+from ctrain_runtime.run.submit import Run, with_job
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from samples import pbs_stand_in
 from samples.plans import a_launch, a_manifest, a_plan
@@ -110,7 +110,7 @@ def created(launch: Launch) -> Path:
     """The directory of a run as its submission leaves it, without a record."""
     path = directory.create(launch)
     directory.write_plan(launch)
-    (path / run_files.SUBMIT_LOCK).write_bytes(SUBMITTING)
+    (path / run_files.SUBMIT_LOCK).write_bytes(run_files.SUBMITTING)
     return path
 
 

@@ -41,6 +41,7 @@ COLLECTIVES = "collectives"  # the last ones of torch's ranks, where one timed o
 NOTIFIED = "notified"  # exists once the user's command is told of the end
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts
+PREPARING, SUBMITTING = b"preparing\n", b"submitting\n"  # in it: until the scheduler is asked, and from then on
 
 # What tells of a run afterwards; scripts are none of them, since task.sh holds values of secrets.
 RESULTS = (

@@ -48,7 +48,7 @@ def _load(text: str, *, numbers_as_written: bool = False) -> Any:
     try:
         return yaml.load(text, _loader(_FAST, numbers_as_written=numbers_as_written))  # noqa: S506  # a SafeLoader
     except yaml.YAMLError:  # Python's own parser tells more of it
-        return yaml.load(text, _loader(yaml.SafeLoader, numbers_as_written=numbers_as_written))  # noqa: S506
+        return yaml.load(text, _loader(yaml.SafeLoader, numbers_as_written=numbers_as_written))  # noqa: S506  # so, too
 
 
 def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:

@@ -131,7 +131,9 @@ def _fill(path: Path, launch: Launch) -> None:
     if any(Path(value).parent == collectives for value in launch.plan.environment.variables.values()):
         collectives.mkdir()
     if not launch.plan.program.interactive:
-        (path / run_files.SUBMIT_LOCK).touch(mode=0o600)  # first: what copies code knows it by that, and leaves it out
+        lock = path / run_files.SUBMIT_LOCK  # first: what copies code knows the directory by that, and leaves it out
+        lock.touch(mode=0o600)
+        lock.write_bytes(run_files.PREPARING)
         shared_files.create(path, launch.plan)
     if launch.plan.mounts.code:
         code_copy.copy(launch.plan.mounts.code, path)

@@ -175,8 +175,8 @@ def _lost_job(run: Run) -> Optional[str]:
     have been."""
     try:
         with submission_lock(run.path) as descriptor:  # sbatch may still be running
-            if not os.fstat(descriptor).st_size:
-                return ""
+            if os.pread(descriptor, len(run_files.PREPARING), 0) == run_files.PREPARING:
+                return ""  # older ctrains leave the file empty: then nothing is known
             recorded = events.job_id(events.read_job_events(run.path))
             return recorded or run.scheduler.find(run.plan) or (None if _may_be_accepted(run) else "")
     except OSError as error:

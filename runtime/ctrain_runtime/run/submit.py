@@ -21,8 +21,6 @@ from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.store import lease
 
-SUBMITTING = b"submitting\n"  # in the file of the lock: from here on there may be a job
-
 
 @dataclass(frozen=True)
 class Run:
@@ -70,21 +68,27 @@ def submit(launch: Launch) -> Run:
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
+    with submission_lock(path) as descriptor:
+        directory.write_plan(launch)  # whoever sees the run now waits for the lock
+        _mark(path, descriptor)
+        lease.acquire(plan.image.lease, plan.run_directory)
+        try:
+            return with_job(Run(plan, begun, scheduler), scheduler.submit(launch, (descriptor,)))
+        except UnansweredSubmission:
+            raise
+        except CtrainError as error:
+            lease.release(plan.image.lease)
+            ended = Exit(error.exit_code, error.message, "ctrain", Ending.NEVER_STARTED)
+            record.save(dataclasses.replace(begun, end=record.iso(time.time()), exit=ended))
+            raise
+
+
+def _mark(path: Path, descriptor: int) -> None:
+    """Note in the file of the lock that there may be a job from here on. Raises CtrainError, leaving nothing."""
     try:
-        with submission_lock(path) as descriptor:
-            directory.write_plan(launch)  # whoever sees the run now waits for the lock
-            lease.acquire(plan.image.lease, plan.run_directory)
-            os.write(descriptor, SUBMITTING)
-            job_id = scheduler.submit(launch, (descriptor,))
-            run = with_job(Run(plan, begun, scheduler), job_id)
-    except UnansweredSubmission:
-        raise
-    except CtrainError as error:
-        lease.release(plan.image.lease)
-        ended = Exit(error.exit_code, error.message, "ctrain", Ending.NEVER_STARTED)
-        record.save(dataclasses.replace(begun, end=record.iso(time.time()), exit=ended))
-        raise
-    return run
+        os.pwrite(descriptor, run_files.SUBMITTING, 0)
+    except OSError as error:
+        raise directory.discard(path, error) from error
 
 
 def with_job(run: Run, job_id: str) -> Run:

@@ -17,7 +17,6 @@ from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import list_runs, pick_up, refresh
 from ctrain_runtime.run.submit import submission_lock, submit
 from ctrain_runtime.schedulers.protocol import Outcome
-from ctrain_runtime.store import lease
 from samples.plans import a_launch, a_plan, some_facts
 from samples.runs import StandIn
 
@@ -177,7 +176,7 @@ def test_a_submission_that_is_killed_before_it_asked_has_no_job(
     def kill(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(lease, "acquire", kill)
+    monkeypatch.setattr("ctrain_runtime.run.submit._mark", kill)
     with pytest.raises(Killed):
         submit(launch)
     scheduler.job = "of another run"
@@ -186,3 +185,34 @@ def test_a_submission_that_is_killed_before_it_asked_has_no_job(
     assert conclusion
     assert conclusion.record.exit
     assert conclusion.record.exit.reason == "the job was never submitted"
+
+
+@pytest.mark.parametrize("where", ["directory.write_json", "submit.os.pwrite"])
+def test_a_disk_that_is_full_for_the_plan_or_the_mark_leaves_nothing(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    real = directory.write_json
+
+    def full(path: object, *arguments: Any) -> None:
+        if isinstance(path, Path) and path.name != "plan.json":
+            return real(path, *arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"ctrain_runtime.run.{where}", full)
+    with pytest.raises(DiskFullError, match="No space left on device"):
+        submit(launch)
+    assert scheduler.calls == []
+    assert not Path(launch.plan.run_directory).exists()
+    assert not Path(launch.plan.image.lease).exists()
+
+
+def test_of_a_submission_by_an_older_ctrain_nothing_is_certain(launch: Launch, scheduler: StandIn) -> None:
+    """It left the file of the lock empty."""
+    scheduler.refusals = [UnansweredSubmission("killed", "")]
+    with pytest.raises(UnansweredSubmission):
+        submit(launch)
+    path = Path(launch.plan.run_directory)
+    (path / ".submit").write_bytes(b"")
+    assert refresh(pick_up(path))[0].phase == "unknown"
+    scheduler.job = "8"
+    assert pick_up(path).job_id == "8"
