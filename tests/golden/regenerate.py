@@ -18,7 +18,7 @@ sys.path[:0] = [
 ]  # runs without an installation, as pytest does
 
 from golden import cases, definitions  # noqa: E402  # found through the path above
-from samples import estimate_page, reference_pages  # noqa: E402
+from samples import estimate_page, reference_pages  # noqa: E402  # so are these
 
 
 def main() -> None:
