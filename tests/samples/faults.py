@@ -28,14 +28,14 @@ FAULTS = (
     "crash loop",
 )
 PROGRAMS = ("torchrun", "Horovod", "Lightning", "gpt")
-HEAD = "| fault | program | what ctrain says | seconds to the next step | steps lost | seen |"
+HEAD = "| fault | program | what ctrain says | seconds to the next step | steps lost | seen, load |"
 NOT_RUN = "not run"
 ENDS = "the run ends"
 
 
 @dataclass(frozen=True)
 class Row:
-    """Numbers are texts, as they stand in the table; `seen` is a day."""
+    """Numbers are texts, as they stand in the table; `seen` is a day, with the load of the 5 minutes before."""
 
     fault: str
     program: str
@@ -68,7 +68,8 @@ def render(page: str, rows: Iterable[Row]) -> str:
 def record(fault: str, program: str, line: str, seconds: float | None, lost: int | None) -> None:
     """Write a row, if that is asked for. Without `seconds`, the run has ended."""
     numbers = (ENDS, "") if seconds is None else (f"{seconds:.0f}", str(lost))
-    row = Row(fault, program, line, *numbers, datetime.date.today().isoformat())
+    seen = f"{datetime.date.today().isoformat()}, {os.getloadavg()[1]:.0f}"
+    row = Row(fault, program, line, *numbers, seen)
     print(row)
     if os.environ.get("CTRAIN_FAULTS") == "write":
         page = PAGE.read_text(encoding="utf-8")

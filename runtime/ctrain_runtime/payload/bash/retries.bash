@@ -10,7 +10,7 @@ ct_retries=''                 # how often; "done": until the program is
 ct_retried=0                  # how often the job was queued again before
 ct_saved_before=''            # the checkpoints when the job began
 ct_warning=''                 # the process that warns before the time limit
-ct_retry_decided='' ct_queued_again=''
+ct_retry_decided=0 ct_queued_again=''
 ct_lacks_nodes='' # whether too few of the job's nodes are well for another start of the program
 ct_find_cause=: ct_queue_again=: ct_leave_out=: ct_last_job=: # commands of the scheduler: set cause; queue the job again; keep
 # it from the nodes that are not well; it is the last
@@ -47,8 +47,7 @@ end_tasks_and_retry() { # at once: job.sh may be killed with its tasks
 }
 retry_if_due() { # sets ct_queued_again
   local cause='' why='' marks=("$run/cancelled"*) # NFS remembers names that are missing, but lists anew
-  [ -z "$ct_retry_decided" ] && [ ! -e "${marks[0]}" ] || return
-  ct_retry_decided=yes
+  ((!ct_retry_decided++)) && [ ! -e "${marks[0]}" ] || return # in one command, as in end_step
   "$ct_find_cause"
   [ "$cause" ] || [ "$ending" ] || [ -z "$ct_lacks_nodes" ] || cause='too few of its nodes are well'
   [ "$cause" ] || [ "$ending" ] || ! has_left_unfinished || cause='saved and left'

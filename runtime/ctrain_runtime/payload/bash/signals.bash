@@ -10,8 +10,9 @@ pass_signals() { # RECORD END WARN: commands that record a signal, pass on SIGTE
   trap 'warn_step USR1' USR1
   trap 'warn_step USR2' USR2
 }
-end_step() { # a signal to all may have ended the program before this script, on a busy machine, gets it
-  [ -z "$ending" ] || return
+end_step() { # a signal to all may have ended the program before this script, on a busy machine, gets it. Bash runs a trap
+  # within itself when its signal comes again: whether this is the first is asked and noted in one command
+  ((!ct_ends++)) || return 0
   if ! is_over || reached_all; then "$ct_record_signal" TERM; fi
   ending=yes
   "$ct_end_command"

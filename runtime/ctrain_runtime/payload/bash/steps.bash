@@ -3,7 +3,7 @@
 # shellcheck disable=SC2034  # other parts read these
 # shellcheck disable=SC2154  # other parts set them
 
-child='' ending='' passed='' begun=''
+child='' ending='' passed='' begun='' ct_ends=0
 ct_ignores_warnings='' ct_is_interactive='' ct_has_witness='' # how a script runs its steps: signals.bash sets it
 signal_children() { # SIGNAL PID; fails if it has none
   local kids=()

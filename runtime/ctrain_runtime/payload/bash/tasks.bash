@@ -102,10 +102,10 @@ catch_signals() { # a trap that runs while `read` waits must not start processes
 look_for_signals() { # that come another way
   :
 }
-handle_signals() {
-  local name taken=("${signals[@]}")
-  signals=()
-  for name in "${taken[@]}"; do
+handle_signals() { # each is taken in one command: a trap that runs between two adds others
+  local name
+  while ((${#signals[@]})); do
+    name=${signals[0]} signals=("${signals[@]:1}")
     if [ "$name" = TERM ]; then stop "$ct_asked_grace"; else signal_tasks "$name"; fi
   done
 }

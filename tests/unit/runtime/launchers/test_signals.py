@@ -162,6 +162,24 @@ def test_a_signal_to_all_is_recorded_also_when_it_ended_the_program_before_the_s
     assert done.stdout == recorded
 
 
+# The signal comes again while its trap runs, as at a time limit on a busy machine.
+TWICE = """\
+cd "$1" && . ./steps.bash && . ./signals.bash
+is_over() { false; }
+record() { kill -TERM "$$"; echo "recorded $1"; }
+pass_on() { echo "passed on"; }
+pass_signals record pass_on :
+kill -TERM "$$"
+echo done
+"""
+
+
+def test_a_signal_that_comes_again_while_it_is_recorded_is_one_signal() -> None:
+    library = Path(payload.__file__).parent / "bash"
+    done = subprocess.run(["bash", "-c", TWICE, "twice", str(library)], check=True, capture_output=True, text=True)
+    assert done.stdout == "recorded TERM\npassed on\ndone\n"
+
+
 def test_warning_signals_reach_a_program_that_handles_them(scripts: Scripts) -> None:
     task = start_program(scripts, "SIGUSR1", "SIGUSR2")
     task.send_signal(signal.SIGUSR1)
