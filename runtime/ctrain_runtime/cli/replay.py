@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace) -> int:
     request = _request(args, replay.request(run, path, site, dict(map(parse_setting, args.set))))
     prepared = prepare(request)
     plan = prepared.launch.plan
-    rows, unknown = replayed.differences(run, path, plan)
+    rows, unknown = replayed.differences(run, path, plan, request.report)
     terminal = Terminal(sys.stdout, plain=args.plain)
     terminal.show(_differences(run.plan.run, rows, unknown))
     if args.dry_run:

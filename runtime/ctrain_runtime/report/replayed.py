@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base import run_files
+from ctrain_runtime.base.digest import kind as digest_kind
 from ctrain_runtime.base.digest import short
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, ImageUnusable
+from ctrain_runtime.images.foreign import cached_digest
+from ctrain_runtime.images.pull import Report
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.report import comparison, series
@@ -34,12 +37,13 @@ class Losses:
     replayed: float = math.nan
 
 
-def differences(run: Run, path: Path, plan: LaunchPlan) -> tuple[list[Row], list[str]]:
+def differences(run: Run, path: Path, plan: LaunchPlan, report: Report) -> tuple[list[Row], list[str]]:
     """What differs in the plan of a replay of the run in `path`: its name, what was recorded, what it is now; and lines
-    on what is unknown."""
+    on what is unknown. The image is read, unless that was done before, and `report` shows it."""
     copy = plan.mounts.code.source if plan.mounts.code else ""
     now = manifest.make(plan)  # its code is not copied yet
     now = replace(now, code=manifest.code_digests(Path(copy)) if copy else {})
+    plan = _with_digest_of_file(plan, report)
     masked = _masked(plan)
     hidden = [name for name, value in masked.environment.variables.items() if value == MASK]
     unknown = [f"env {name}: its value is not recorded" for name in (*plan.environment.passed, *hidden)]
@@ -61,6 +65,17 @@ def differences(run: Run, path: Path, plan: LaunchPlan) -> tuple[list[Row], list
         for each in settings:
             each.pop(f"env {name}", None)
     return [*comparison.rows_that_differ(settings), *_data(then, now)], unknown + _unlisted(then, now)
+
+
+def _with_digest_of_file(plan: LaunchPlan, report: Report) -> LaunchPlan:
+    """The plan with the digest that its image has, whatever the manifest beside it records. Raises CtrainError."""
+    if digest_kind(plan.image.digest) != "sha256":  # a sandbox, or an image in a builder's cache
+        return plan
+    try:
+        digest = cached_digest(Path(plan.image.path), report)
+    except OSError as error:
+        raise ImageUnusable(f"cannot read {plan.image.path}: {error.strerror}") from error
+    return replace(plan, image=replace(plan.image, digest=digest))
 
 
 def _masked(plan: LaunchPlan) -> LaunchPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from ctrain_runtime.store.store import LAYOUT_VERSION, STORE_MARKER
 from samples.plans import a_manifest
 from samples.runs import Bench, ended
-from samples.sample_images import write_image
+from samples.sample_images import sif, write_image
 
 PROGRAM = """\
 for step in 1 2 3; do
@@ -24,11 +25,20 @@ exit 0
 """
 
 
+def write_known_image(folder: Path, data: bytes) -> Path:
+    """An image with its own digest in its manifest."""
+    content, layers = sif(data=data), a_manifest().layers[:1]
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    software = {"torch": "2.13.0", "mpi": "Open MPI 4.1.4"}
+    return write_image(folder, content=content, digest=digest, layers=layers, software=software)
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """A bench on whose toy scheduler the run `one` has completed: a job with a copy of its code, a parameter, a
     variable and data."""
     bench = Bench(tmp_path, "toy")
+    bench.image = write_known_image(tmp_path, data=b"squashfs")
     job = tmp_path / "job"
     job.mkdir()
     text = f"command: [bash, train.sh]\nimage: {bench.image}\nparameters: {{seed: 1}}\nenv: {{COLOUR: red}}\n"
@@ -42,9 +52,11 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def replay(bench: Bench, *arguments: str, **variables: str) -> tuple[int, list[str], str]:
+    """The exit code, the lines, and what is on stderr but for the news that the image is read."""
     where = ("--site", "local", "--runs", str(bench.runs), "--name", "again")
     code, out, error = ended(bench.ctrain("replay", "one", *where, *arguments, **variables))
-    return code, out.splitlines(), error
+    news = f"ctrain: reading {bench.folder}"
+    return code, out.splitlines(), "".join(line for line in error.splitlines(True) if not line.startswith(news))
 
 
 def test_recorded_by_a_scheduler_replayed_on_this_machine(bench: Bench) -> None:
@@ -69,27 +81,35 @@ def differing(out: list[str]) -> dict[str, list[str]]:
     return {line.split("  ")[0]: line.split("  ")[1:] for line in lines if not line.startswith(of_site)}
 
 
-def test_each_ingredient_that_is_changed_is_named(bench: Bench) -> None:
-    """In turn: code, data, the seed, a variable, the image."""
-    changed = bench.one / "code/train.sh"
-    good = changed.read_text()
-    changed.write_text(good.replace("1 2 3", "1 2 4"))
-    assert list(differing(replay(bench, "--dry-run")[1])) == ["code train.sh"]
-    changed.write_text(good)
-    value = bench.folder / "data/value"
-    status = value.stat()
-    value.write_text("2.")
-    os.utime(value, ns=(status.st_atime_ns, status.st_mtime_ns))  # as of a copy: its contents tell
-    assert list(differing(replay(bench, "--dry-run")[1])) == ["data file value"]
-    value.write_text("1.")
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file, which keeps its size and times."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_each_ingredient_of_which_one_bit_is_changed_is_named(bench: Bench) -> None:
+    """In turn: code, data, the image, the seed, a variable."""
+    names = {
+        bench.one / "code/train.sh": ["code train.sh"],
+        bench.folder / "data/value": ["data file value"],
+        bench.image: ["image digest"],  # its manifest is as it was
+    }
+    for path, named in names.items():
+        flip(path, -1)
+        assert list(differing(replay(bench, "--dry-run")[1])) == named
+        flip(path, -1)
     assert list(differing(replay(bench, "--dry-run")[1])) == []
-    assert list(differing(replay(bench, "--dry-run", "--set", "seed=2")[1])) == ["command", "parameter seed"]
-    out = replay(bench, "--dry-run", "--env", "COLOUR=red.", "--env", "MORE=1")[1]
+    assert list(differing(replay(bench, "--dry-run", "--set", "seed=0")[1])) == ["command", "parameter seed"]
+    out = replay(bench, "--dry-run", "--env", "COLOUR=ree", "--env", "MORE=1")[1]
     assert list(differing(out)) == ["env COLOUR", "env MORE"]
+
+
+def test_another_image(bench: Bench) -> None:
     other = bench.folder / "other"
     other.mkdir()
-    known = {"layers": a_manifest().layers[:1], "software": {"torch": "2.13.0", "mpi": "Open MPI 4.1.4"}}
-    image = write_image(other, digest=a_manifest().digest[:-1] + "0", **known)
+    image = write_known_image(other, data=b"squashed")
     assert list(differing(replay(bench, "--dry-run", "--image", str(image))[1])) == ["image digest"]
 
 
