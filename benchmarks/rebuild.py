@@ -29,7 +29,7 @@ from pathlib import Path
 
 from disks import reflink_disk
 
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache.cache_root import default_root
 
 IMAGE = "large"
 GB = 1_000_000_000

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache.cache_root import default_root
 
 PARTITIONS = (1, 4, 12)
 COMPRESSIONS = {

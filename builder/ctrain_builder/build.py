@@ -12,32 +12,35 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import cache_space, compiled, estimate, eviction, lock_file, manifest_writer
-from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
-from ctrain_builder.build_plan import MIRROR, BuildPlan, PlannedLayer
-from ctrain_builder.cache_root import require_overlays
-from ctrain_builder.image import describe, flatten, licenses, lock, planned_tests, reuse, sbom, tests
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache import cache_space, compiled, estimate, eviction
+from ctrain_builder.cache.build_cache import Cache, LayerBuild, LayerContent
+from ctrain_builder.cache.cache_root import require_overlays
+from ctrain_builder.definitions import lock_file
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.definitions.parent import Parent
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.image import describe, flatten, licenses, lock, sbom
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.image.describe import Content
-from ctrain_builder.image.record import BuildRecord, RecordedTest
-from ctrain_builder.image.reuse import Stack
-from ctrain_builder.image.run_tests import Tester
 from ctrain_builder.image.state import CachedImage, ImageState, Stage, is_flat
-from ctrain_builder.image.tests import ImageTest
-from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layers import base, failure, inherit, layer, workspace
-from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.failure import Failure, SectionFailed
-from ctrain_builder.parent import Parent
+from ctrain_builder.plan.build_plan import MIRROR, BuildPlan, PlannedLayer
 from ctrain_builder.progress import Progress, StepName
+from ctrain_builder.testing import planned_tests, reuse, tests
+from ctrain_builder.testing.record import BuildRecord, RecordedTest
+from ctrain_builder.testing.reuse import Stack
+from ctrain_builder.testing.run_tests import Tester
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, CtrainError, DiskFullError, ImageTestError, RegistryError
 from ctrain_runtime.store.manifest import TestResult
 
 if TYPE_CHECKING:  # it loads a client of registries, which most builds don't need
-    from ctrain_builder.shared_layers import SharedLayers
+    from ctrain_builder.layers.shared_layers import SharedLayers
 
 
 class WhichTests(enum.Enum):

@@ -4,9 +4,10 @@ Those that differ on arm64 are there as well."""
 
 from __future__ import annotations
 
-from ctrain_builder import build_plan, definition, image_spec
-from ctrain_builder.build_plan import MIRROR
-from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.definitions import definition, image_spec
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import MIRROR
 from ctrain_runtime.base.paths import data_dir
 
 FOLDER = "definitions"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from ctrain_builder.image_spec import ImageEntry
+from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.job import JobFile

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.cache_root import CACHE_MARKER, default_root
-from ctrain_builder.layers import build_host
+from ctrain_builder.build_host import settings
+from ctrain_builder.cache.cache_root import CACHE_MARKER, default_root
 from samples.cluster import Cluster, Done
 from samples.long_mode import LONG
 
@@ -67,7 +67,7 @@ def test_the_image_is_tested_and_described(cluster: Cluster) -> None:
 
 def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> None:
     """Neither its Debian mirror nor its package folders: not in what the builds wrote down, nor in what they left."""
-    site = build_host.detect(os.environ)
+    site = settings.detect(os.environ)
     traces = [site.mirror, *map(str, site.package_dirs)]
     words = [word for trace in traces for word in ("-e", trace)]
     places = ["/etc", "/mnt", "/root", "/.singularity.d", "/usr/local/etc", "/var/lib/apt", "/var/log"]

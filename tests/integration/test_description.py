@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.cache_root import CACHE_MARKER, default_root
+from ctrain_builder.cache.cache_root import CACHE_MARKER, default_root
 from ctrain_runtime.store import sbom, sif
 from ctrain_runtime.store.manifest import read_manifest
 from samples.cluster import Cluster

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder.layers import build_host
+from ctrain_builder.build_host import settings
 from samples import tiny
 from samples.long_mode import LONG
 from samples.wheels import build_wheel
@@ -47,7 +47,7 @@ class Machine:
 @pytest.fixture(scope="module", params=["bookworm", "bullseye"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A root that has the package sources and authorities of this machine, and an ordinary user."""
-    host = build_host.detect(os.environ)
+    host = settings.detect(os.environ)
     needed = {
         "root's rights": os.geteuid() == 0,
         "a Debian mirror": bool(host.mirror),
@@ -65,7 +65,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
         subprocess.run(["chroot", str(root), "useradd", "--create-home", "kim"], check=True)
         (root / SESSIONS).mkdir(parents=True)
         mnt.mkdir()
-        build_host.write(host, mnt)
+        settings.write(host, mnt)
         for name in ("hosts", "resolv.conf"):
             shutil.copy(Path("/etc", name), root / "etc")
         binds = (*APPTAINER, f"{mnt}:/mnt", *(bind.removesuffix(":ro") for bind in host.binds))

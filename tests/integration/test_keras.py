@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache.cache_root import default_root
 from samples.cluster import Done, until
 from samples.long_mode import LONG
 from samples.losses import check_losses

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.digests import RegionHasher, regions
+from ctrain_builder.files.digests import RegionHasher, regions
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import read_manifest

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.image import flatten, sbom
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.layers import base, layer, lowerdir, workspace
 from ctrain_builder.layers.container import LowerLayers
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.store import sif
 from samples import fuse, tiny
 from samples.chains import NOTHING, Chain, container

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.install import modulefiles
 from ctrain_builder.install.prefix import Installation, Prefix, complete, make_current
-from ctrain_builder.store.modules import lua_text, tcl_text
+from ctrain_builder.store.views.modules import lua_text, tcl_text
 from ctrain_runtime.cli.main import main
 from samples.long_mode import often
 from samples.programs import write_program

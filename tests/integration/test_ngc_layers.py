@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, estimate, image_spec
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache import estimate
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
 from samples import ngc_layers, registry
 
 CHECKOUT = Path(__file__).parents[2]

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_cache
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache import build_cache
+from ctrain_builder.cache.cache_root import default_root
 from samples import ngc_stand_in, registry
 from samples.cluster import Done
 from samples.long_mode import LONG

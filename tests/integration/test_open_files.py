@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import regions_digest
-from ctrain_builder.store import catalogue_page
+from ctrain_builder.files.digests import regions_digest
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
+from ctrain_builder.store.views import catalogue_page
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.images.image import LAYER_MARKER, find_any_arch

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import manifest_writer
 from ctrain_builder.registry import artifacts
 from ctrain_builder.store import log
 from ctrain_builder.store.publish import CopyObserver, publish

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
+from ctrain_builder.files import manifest_writer
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.layers import build_host
+from ctrain_builder.build_host import settings
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.store import sif
 from samples import tiny
 from samples.chains import Chain
@@ -111,7 +112,7 @@ def test_generated_trees_are_those_of_plain_builds(chain: Chain, tmp_path: Path,
 
 def real_plan() -> BuildPlan:
     spec = image_spec.find_spec(CHECKOUT / "definitions", "pytorch-cpu")
-    mirror = {"MIRROR": build_host.detect(os.environ).mirror}
+    mirror = {"MIRROR": settings.detect(os.environ).mirror}
     return build_plan.plan_image(spec, {}, mirror, "amd64", lambda _key, _is_base: False, lambda _reference: "")
 
 
@@ -126,7 +127,7 @@ def packed_at(path: Path) -> int:
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     plan, cache = real_plan(), open_cache()
     base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
-    chain = Chain(CHECKOUT, base, build_host.detect(os.environ))
+    chain = Chain(CHECKOUT, base, settings.detect(os.environ))
     paths = [part.definition.path for part in plan.layers]
     plain = chain.plain(tmp_path / "plain", paths, sandbox=True, epochs=list(map(packed_at, (base, *layers))))
     for root in (plain.with_name("0.sif"), plain):  # apt's folders are another user's, whom containers here don't know
@@ -142,7 +143,7 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
 )
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
-    site, plan = build_host.detect(os.environ), real_plan()
+    site, plan = settings.detect(os.environ), real_plan()
     base = open_cache().layer(plan.keys[0], True)
     texts = {"packages": PACKAGES, "train": (CHECKOUT / "definitions" / "train" / "train.def").read_text()}
     definitions = []

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import manifest_writer
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase

@@ -10,7 +10,7 @@ from typing import Optional
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctrain_builder.store.catalogue_page import Catalogue, CatalogueEntry, render
+from ctrain_builder.store.views.catalogue_page import Catalogue, CatalogueEntry, render
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store.store import PublishedImage, StoreContents
 from samples.plans import a_manifest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.digests import RegionHasher, regions, regions_digest
+from ctrain_builder.files.digests import RegionHasher, regions, regions_digest
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.store.manifest import Layer

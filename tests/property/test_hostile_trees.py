@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder import build_cache, definition, files
-from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.cache import build_cache
+from ctrain_builder.definitions import definition, files
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import base, bytecode, layer, lowerdir, metadata, overlay, pack, user_layer, workspace
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_builder.layers.failure import SectionFailed
-from ctrain_builder.tree import Tree
+from ctrain_builder.plan.build_plan import PlannedLayer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.images.user_layer import USER_LAYERS

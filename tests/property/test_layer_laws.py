@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.definition import parse, render
-from ctrain_builder.layer_key import LayerInputs, compute_key, differences, significant_lines
+from ctrain_builder.definitions.definition import parse, render
 from ctrain_builder.layers.overlay import Upper, whiteouts
+from ctrain_builder.plan.layer_key import LayerInputs, compute_key, differences, significant_lines
 from ctrain_runtime.base import config
 
 HEADER = "Bootstrap: docker\n%post\n"

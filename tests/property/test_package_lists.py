@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.build_plan import BuildPlan, PlannedLayer
-from ctrain_builder.definition import parse
+from ctrain_builder.definitions.definition import parse
+from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.image.sbom import document
-from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.plan.build_plan import BuildPlan, PlannedLayer
+from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.images.report import changes
 from ctrain_runtime.store.sbom import packages
 from ctrain_runtime.store.sif import SBOM

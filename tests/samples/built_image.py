@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ctrain_builder import build_plan, image_spec, manifest_writer
-from ctrain_builder.build_cache import Cache, LayerContent
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.digests import regions_digest
-from ctrain_builder.image import planned_tests, reuse
-from ctrain_builder.image.planned_tests import Questions
-from ctrain_builder.image.record import RecordedTest
+from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.digests import regions_digest
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing import planned_tests, reuse
+from ctrain_builder.testing.planned_tests import Questions
+from ctrain_builder.testing.record import RecordedTest
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.store.manifest import Layer, Manifest
 from ctrain_runtime.store.sif import PARTITION

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import definition as definitions
-from ctrain_builder import files, layer_key
-from ctrain_builder.build_plan import FALLBACK_EPOCH, PlannedLayer
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.definitions import definition as definitions
+from ctrain_builder.definitions import files
 from ctrain_builder.layers import layer, workspace
-from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container, LowerLayers
+from ctrain_builder.plan import layer_key
+from ctrain_builder.plan.build_plan import FALLBACK_EPOCH, PlannedLayer
 from ctrain_runtime.engines.apptainer import find_engine
 
 NOTHING = BuildHost({}, (), None, {})

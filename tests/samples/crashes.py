@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 
 # What changes the disk, as far as a crash before it could matter.
 STEPS = (

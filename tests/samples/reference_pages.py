@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.image_spec import ImageEntry
+from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.cli.main import GROUPS, RUNTIME_VERBS, parser_of
 from ctrain_runtime.errors import exit_codes
 from ctrain_runtime.job import JobFile

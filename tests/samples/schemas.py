@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union
 
-from ctrain_builder.image_spec import ImageEntry
+from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.site.model import Site
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import image_spec
+from ctrain_builder.definitions import image_spec
 from ctrain_runtime.cli.main import RUNTIME_VERBS, parser_of
 
 PROGRAM = Path(__file__).resolve().parents[1] / "cluster" / "demo"

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from ctrain_builder import build_plan, image_spec
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.images.image import OCI_ARCH
 from samples.wheels import build_wheel
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Optional, TextIO
 
-from ctrain_builder import estimate
 from ctrain_builder.build import BuildResult, StepFailed
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache import estimate
 from ctrain_builder.cli.progress import ProgressLines
-from ctrain_builder.image.run_tests import TestsFailed
 from ctrain_builder.image.state import Stage
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing.run_tests import TestsFailed
 from ctrain_runtime.base.text import format_duration, format_size, pluralize
 from ctrain_runtime.errors import CtrainError
 

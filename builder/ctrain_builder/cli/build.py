@@ -21,11 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import history, image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import (
@@ -46,17 +45,19 @@ from ctrain_builder.cli.planning import (
     shared_layers,
 )
 from ctrain_builder.cli.progress import ProgressLines
-from ctrain_builder.image import side_by_side
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.image.state import CachedImage, is_flat
-from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.layer_key import LayerInputs
-from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.plan import history
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.plan.layer_key import LayerInputs
+from ctrain_builder.testing import side_by_side
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.images.image import OCI_ARCH
 
 if TYPE_CHECKING:
-    from ctrain_builder.shared_layers import SharedLayers
+    from ctrain_builder.layers.shared_layers import SharedLayers
 
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)($|_)", re.IGNORECASE

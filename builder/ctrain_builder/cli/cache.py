@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from ctrain_builder import cache_space, upkeep
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import find_cache, open_cache
+from ctrain_builder.cache import cache_space, upkeep
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import find_cache, open_cache
+from ctrain_builder.cache.upkeep import Entry
 from ctrain_builder.cli.options import add_yes, cache_directory, days
-from ctrain_builder.upkeep import Entry
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 
 

@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ctrain_builder import atomic, image_spec
-from ctrain_builder import parent as parents
 from ctrain_builder.cli.import_script import import_script
 from ctrain_builder.cli.options import find_image
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions import parent as parents
+from ctrain_builder.files import atomic
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.kind import Kind, image_name, kind_of
 from ctrain_runtime.base.text import pluralize

@@ -22,12 +22,13 @@ import pwd
 import sys
 from pathlib import Path
 
-from ctrain_builder import atomic
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.build_host import settings
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.options import cache_directory
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.cli.signer import make_signer
-from ctrain_builder.layers import build_host, host_tools, user_source, workspace
+from ctrain_builder.files import atomic
+from ctrain_builder.layers import host_tools, user_source, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
 from ctrain_builder.store import signatures as store_signatures
@@ -108,7 +109,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
     step = progress.begin("layer", output.name, log)
     try:
         with cache.work_directory() as work:
-            host = build_host.detect(os.environ)
+            host = settings.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=host.secrets)
             space = workspace.prepare(work, host)
             layer = maker.make(container, on, sources, space, log, output)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 
-from ctrain_builder import image_spec, lock_file
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.options import find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
+from ctrain_builder.definitions import image_spec, lock_file
+from ctrain_builder.definitions.lock_file import LockedImage
 from ctrain_builder.image import lock
-from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.state import CachedImage, is_flat
 from ctrain_builder.layers.container import Container
-from ctrain_builder.lock_file import LockedImage
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing.reuse import Stack
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageTestError, UsageError

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_builder import image_spec
-from ctrain_builder.digests import REGIONS
-from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.layers.secrets import BuildSecret, read_secret
+from ctrain_builder.build_host.secrets import BuildSecret, read_secret
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.files.digests import REGIONS
 from ctrain_runtime.base.digest import SHOWN_DIGITS
 from ctrain_runtime.errors import UsageError
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from ctrain_builder import build_plan, cache_space, estimate, layer_key
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
+from ctrain_builder.cache import cache_space, estimate
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.files.manifest_writer import seconds_since
 from ctrain_builder.image.state import CachedImage, Stage
-from ctrain_builder.layer_key import LayerInputs
-from ctrain_builder.manifest_writer import seconds_since
+from ctrain_builder.plan import build_plan, layer_key
+from ctrain_builder.plan.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
+from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.engines.apptainer import Engine
 

@@ -11,15 +11,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import build_plan, history, parent, renewals
 from ctrain_builder.build import WhichTests
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan, PlannedLayer
+from ctrain_builder.build_host import settings
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache import renewals
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cli.options import parse_build_args
-from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.layers import build_host
-from ctrain_builder.layers.build_host import BuildHost
-from ctrain_builder.parent import Parent
+from ctrain_builder.definitions import parent
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.definitions.parent import Parent
+from ctrain_builder.plan import build_plan, history
+from ctrain_builder.plan.build_plan import BuildPlan, PlannedLayer
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.images.image import OCI_ARCH
@@ -27,13 +29,13 @@ from ctrain_runtime.site.select import SelectedSite, select_site
 from ctrain_runtime.store.store import Store, open_stores
 
 if TYPE_CHECKING:
+    from ctrain_builder.layers.shared_layers import SharedLayers
     from ctrain_builder.registry.resolver import DigestResolver
-    from ctrain_builder.shared_layers import SharedLayers
 
 
 def detect_host(args: argparse.Namespace) -> BuildHost:
     """The settings of this machine, with the mirror that the command line gives."""
-    host = build_host.detect(os.environ)
+    host = settings.detect(os.environ)
     return replace(host, mirror=parse_build_args(args.build_arg).get(build_plan.MIRROR, host.mirror))
 
 
@@ -92,8 +94,8 @@ def shared_layers(args: argparse.Namespace, sources: tuple[str, ...]) -> Optiona
     sources = () if args.offline else sources
     if not (sources or targets):
         return None
+    from ctrain_builder.layers.shared_layers import SharedLayers
     from ctrain_builder.registry import layers  # a client of registries
-    from ctrain_builder.shared_layers import SharedLayers
 
     for place in (*sources, *targets):
         layers.check(place)

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TextIO
 
+from ctrain_builder.build_host.secrets import mask
 from ctrain_builder.cli.time_left import TimeLeft
 from ctrain_builder.layers.container import last_lines
-from ctrain_builder.layers.secrets import mask
 from ctrain_builder.progress import StepName
 from ctrain_runtime.base.text import format_duration, format_size
 

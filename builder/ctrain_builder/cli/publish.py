@@ -18,20 +18,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import image_spec
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.cache.upkeep import remove_damaged
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
-from ctrain_builder.digests import NotAsBuilt
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.files.digests import NotAsBuilt
 from ctrain_builder.image import publishable
 from ctrain_builder.image.state import CachedImage, is_flat
-from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
-from ctrain_builder.upkeep import remove_damaged
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, UsageError
 from ctrain_runtime.images.image import is_path

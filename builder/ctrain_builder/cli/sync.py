@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.store import mirror, sync
 from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 
-from ctrain_builder import image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli import batch
 from ctrain_builder.cli.options import add_plan_arguments, find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.cli.progress import ProgressLines
-from ctrain_builder.image import side_by_side
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing import side_by_side
 from ctrain_runtime.engines.apptainer import find_engine
 
 

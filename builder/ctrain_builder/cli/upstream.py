@@ -20,13 +20,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder import build_plan, image_spec, ngc
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.options import add_definitions_argument, cache_directory, parse_build_args
-from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.ngc import Table
+from ctrain_builder.definitions import image_spec, ngc
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.definitions.ngc import Table
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
 from ctrain_builder.registry.resolver import DigestResolver
-from ctrain_builder.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.base.text import pluralize, table

@@ -1,1 +1,1 @@
-"""From layers to an image: assembled, tested, described."""
+"""From layers to an image: assembled, flattened, described; its state in a cache."""

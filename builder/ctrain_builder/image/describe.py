@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder import ngc
-from ctrain_builder.build_cache import LayerContent
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.digests import regions_digest
+from ctrain_builder.cache.build_cache import LayerContent
+from ctrain_builder.definitions import ngc
+from ctrain_builder.files.digests import regions_digest
+from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_builder.image import licenses
-from ctrain_builder.image.record import BuildRecord
-from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers.container import Container
-from ctrain_builder.manifest_writer import utc_now
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing.record import BuildRecord
+from ctrain_builder.testing.tests import run_probe
 from ctrain_runtime.base import command, config
 from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.errors import BuildError, ConfigError

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import host_tools, pack, sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import read_metadata
-from ctrain_builder.tree import Tree
 from ctrain_runtime.store import sif
 
 MAX_LAYERS = 8  # an image with more upper layers is flattened: see docs/layers.md

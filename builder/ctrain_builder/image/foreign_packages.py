@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_builder.image import inside
+from ctrain_builder import inside
 from ctrain_builder.image.describe import Packages
 from ctrain_runtime.base import config
 from ctrain_runtime.engines import apptainer

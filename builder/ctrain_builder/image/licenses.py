@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.store.manifest import (
     LICENSES_LABEL,
     PACKAGE_LICENSES_LABEL,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctrain_builder import lock_file
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.definitions import lock_file
+from ctrain_builder.definitions.lock_file import LockedImage, LockedLayer
 from ctrain_builder.image import describe
-from ctrain_builder.image.reuse import Stack
 from ctrain_builder.layers.container import Container
-from ctrain_builder.lock_file import LockedImage, LockedLayer
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing.reuse import Stack
 
 Versions = tuple[dict[str, str], dict[str, str]]  # of Python's packages and of Debian's
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
-from ctrain_builder import build_plan, redistribution
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.digests import NotAsBuilt
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.files.digests import NotAsBuilt
 from ctrain_builder.image.state import CachedImage, Stage
+from ctrain_builder.plan import build_plan, redistribution
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.errors import ImageTestError, RegistryError
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 

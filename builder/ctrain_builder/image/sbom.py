@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers.container import Container
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.base.paths import missing_package_hint
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.store.manifest import Manifest

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.image import flatten, planned_tests, record
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.image import flatten
 from ctrain_builder.image.assemble import ReusableImage
-from ctrain_builder.image.record import BuildRecord, RecordedTest
-from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.testing import planned_tests, record
+from ctrain_builder.testing.record import BuildRecord, RecordedTest
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import definition
+from ctrain_builder.definitions import definition
 from ctrain_builder.imports import dockerfile, instructions, recipe, stages, written
 from ctrain_builder.imports.copies import Context
 from ctrain_builder.imports.entry import Below, entry

@@ -7,7 +7,7 @@ from typing import Any, Union
 
 import yaml
 
-from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.imports.stages import Base
 
 Below = Union[ImageSpec, str, Base]  # an image of images.yaml; a published one, or a file; what it starts from itself

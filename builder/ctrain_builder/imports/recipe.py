@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_builder import definition
+from ctrain_builder.definitions import definition
 from ctrain_builder.imports.copies import Context, Missing
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.stages import Base, of_image, without_tag

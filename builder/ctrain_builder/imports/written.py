@@ -10,7 +10,7 @@ from spython.logger import bot
 from spython.main.parse.parsers import DockerParser
 from spython.main.parse.writers import SingularityWriter
 
-from ctrain_builder import definition
+from ctrain_builder.definitions import definition
 from ctrain_builder.imports.dockerfile import Translation
 from ctrain_builder.imports.recipe import Recipe
 from ctrain_builder.imports.stages import SCRATCH, Base

@@ -1,11 +1,12 @@
 """Module files of ctrain's versions, for environment-modules (Tcl) and for Lmod (Lua): `module load ctrain`.
 
-As those of a store's images (store/modules.py), both kinds share a directory. The paths of prefixes need no quotes.
+As those of a store's images (store/views/modules.py), both kinds share a directory. The paths of prefixes need no
+quotes.
 """
 
 from __future__ import annotations
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.install.prefix import Prefix
 
 _WHATIS = "Description: ctrain {}: distributed deep learning in containers"

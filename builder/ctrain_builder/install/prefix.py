@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ctrain_builder import atomic, locks
+from ctrain_builder.files import atomic, locks
 from ctrain_runtime.base import config
 from ctrain_runtime.base.paths import INSTALLATION, INSTALLED_SITES, INSTALLED_STORE
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, UsageError

@@ -6,7 +6,7 @@ import datetime
 import shutil
 from collections.abc import Callable
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.install import environment, modulefiles
 from ctrain_builder.install.prefix import Installation, Prefix, changing, complete, make_current, make_directory
 from ctrain_builder.install.source import Source

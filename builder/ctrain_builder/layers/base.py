@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ctrain_builder import base_source
-from ctrain_builder.build_plan import PlannedLayer
-from ctrain_builder.definition import Definition, parse
+from ctrain_builder.definitions import base_source
+from ctrain_builder.definitions.definition import Definition, parse
+from ctrain_builder.files.tree import Tree, remove
 from ctrain_builder.layers import layer, metadata, pack, sif_file
 from ctrain_builder.layers.container import CommandFailed, Container
 from ctrain_builder.layers.failure import SectionFailed
 from ctrain_builder.layers.unpack import unpack
 from ctrain_builder.layers.workspace import Workspace
-from ctrain_builder.tree import Tree, remove
+from ctrain_builder.plan.build_plan import PlannedLayer
 
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")

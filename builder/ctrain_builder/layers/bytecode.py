@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers.overlay import writable
-from ctrain_builder.tree import Tree
 
 _HEADER = struct.Struct("<H2sIII")  # magic number, \r\n, flags; then the source's time and size, or its checksum
 _MAGIC = range(3390, 10000)  # since Python 3.7

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ctrain_builder.layers import secrets
+from ctrain_builder.build_host import secrets
 from ctrain_runtime.base import command
 from ctrain_runtime.engines.apptainer import Engine, no_eval
 from ctrain_runtime.errors import BuildError, DiskFullError, EngineError

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import lowerdir
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.overlay import Upper, scan
-from ctrain_builder.tree import Tree
 
 # Not `ln -f`: to fuse-overlayfs the two names still look like one file, and its rename then does nothing.
 _LINK = """xargs -0 -n 2 sh -ec 'rm -f -- "$2"; ln -- "$1" "$2"' sh </mnt/links"""

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ctrain_builder.definitions.parent import Part
 from ctrain_builder.layers import metadata, pack, sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import copy_metadata
-from ctrain_builder.parent import Part
 from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import BuildError, ImageUnusable
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctrain_builder import files
-from ctrain_builder.build_plan import PlannedLayer
-from ctrain_builder.definition import Definition, Section
+from ctrain_builder.definitions import files
+from ctrain_builder.definitions.definition import Definition, Section
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import hardlinks, metadata, pack
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_builder.layers.failure import SectionFailed
 from ctrain_builder.layers.workspace import Workspace
-from ctrain_builder.tree import Tree
+from ctrain_builder.plan.build_plan import PlannedLayer
 
 # Runs in the container, as root; its arguments are the command of %post. %files are copied here and not from outside,
 # so that links and directories of the layers below mean what they mean in the image.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers.container import Container, LowerLayers
-from ctrain_builder.tree import Tree
 
 # Not through links: what is behind one isn't in the directory of that name.
 _CONTENT = """\

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ctrain_builder.build_plan import PlannedLayer
-from ctrain_builder.definition import Definition, Section
+from ctrain_builder.definitions.definition import Definition, Section
+from ctrain_builder.plan.build_plan import PlannedLayer
 from ctrain_runtime.errors import BuildError
 
 DIRECTORY = ".singularity.d"

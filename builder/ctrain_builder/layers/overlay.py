@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.tree import Tree, unreadable
+from ctrain_builder.files.tree import Tree, unreadable
 
 _MARK = ".wh."
 _OPAQUE_MARKS = (".wh..opq", ".wh..wh..opq")

@@ -7,11 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.build_plan import FALLBACK_EPOCH
-from ctrain_builder.layers import bytecode, host_tools, lowerdir, secrets, workspace
+from ctrain_builder.build_host import secrets
+from ctrain_builder.files.tree import Tree
+from ctrain_builder.layers import bytecode, host_tools, lowerdir, workspace
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.overlay import Upper, remove_marks, scan, whiteouts
-from ctrain_builder.tree import Tree
+from ctrain_builder.plan.build_plan import FALLBACK_EPOCH
 
 # Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it; level 4
 # takes half the time of 6, a fifth of that of 9, mksquashfs's own choice, and 4 % more space (docs/layers.md).

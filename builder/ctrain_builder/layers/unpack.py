@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import without_owners
 from ctrain_builder.layers.container import Container
-from ctrain_builder.tree import Tree
 from ctrain_runtime.base import file_systems
 
 _WORK = "/unpack"

@@ -11,15 +11,16 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder import atomic, files
-from ctrain_builder.files import SourceFile
+from ctrain_builder.definitions import files
+from ctrain_builder.definitions.files import SourceFile
+from ctrain_builder.files import atomic
+from ctrain_builder.files.manifest_writer import utc_now
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import failure, lowerdir
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_builder.layers.pack import pack
 from ctrain_builder.layers.user_source import is_script
 from ctrain_builder.layers.workspace import Workspace
-from ctrain_builder.manifest_writer import utc_now
-from ctrain_builder.tree import Tree
 from ctrain_runtime.base import command
 from ctrain_runtime.errors import BuildError, EngineError
 from ctrain_runtime.images import user_layer

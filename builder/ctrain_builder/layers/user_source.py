@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder import files
-from ctrain_builder.files import SourceFile
+from ctrain_builder.definitions import files
+from ctrain_builder.definitions.files import SourceFile
 from ctrain_runtime.errors import ConfigError, UsageError
 
 _ARCHIVES = (".whl", ".zip", ".tar", ".tgz", ".tbz", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")

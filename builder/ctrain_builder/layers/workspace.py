@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import compiled
-from ctrain_builder.layers import build_host
-from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.build_host import settings
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache import compiled
 
 MNT = "mnt"
 _HOSTS = "hosts"
@@ -29,11 +29,11 @@ class Workspace:
     @property
     def binds(self) -> list[str]:
         hosts = f"{self.scratch.with_name(_HOSTS)}:/etc/hosts"  # a copy: %post may write to it
-        return [f"{self.mnt_dir}:{build_host.INSIDE}", *self.host.binds, *self.scratch_binds, hosts]
+        return [f"{self.mnt_dir}:{settings.INSIDE}", *self.host.binds, *self.scratch_binds, hosts]
 
     def set_time(self, epoch: int) -> None:
         """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
-        with (self.mnt_dir / build_host.ENVIRONMENT).open("a", encoding="utf-8") as file:
+        with (self.mnt_dir / settings.ENVIRONMENT).open("a", encoding="utf-8") as file:
             file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
 
 
@@ -43,7 +43,7 @@ def started(directory: Path) -> float:
 
 
 def prepare(directory: Path, host: BuildHost, constraints: str = "") -> Workspace:
-    """Make the workspace in the (empty) work directory of a build. `constraints`: see build_host.write."""
+    """Make the workspace in the (empty) work directory of a build. `constraints`: see settings.write."""
     workspace = Workspace(directory / MNT, directory / "scratch", host)
     (directory / _STARTED).touch()
     hosts = Path("/etc/hosts")
@@ -52,5 +52,5 @@ def prepare(directory: Path, host: BuildHost, constraints: str = "") -> Workspac
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)
     (workspace.mnt_dir / compiled.DIRECTORY).mkdir()
-    build_host.write(host, workspace.mnt_dir, constraints)
+    settings.write(host, workspace.mnt_dir, constraints)
     return workspace

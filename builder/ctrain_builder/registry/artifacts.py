@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import quote
 
-from ctrain_builder import atomic, locks, manifest_writer
-from ctrain_builder.digests import ReadAt
+from ctrain_builder.files import atomic, locks, manifest_writer
+from ctrain_builder.files.digests import ReadAt
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageUnusable, RegistryError
 from ctrain_runtime.registry.client import PUSH, Reference, RegistryClient, digest_of

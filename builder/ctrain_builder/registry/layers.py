@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.digests import ReadAt
+from ctrain_builder.files.digests import ReadAt
 from ctrain_builder.registry import artifacts, stored_layer
 from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
 from ctrain_runtime.base.version import ctrain_version

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, manifest_writer
+from ctrain_builder.files import atomic, manifest_writer
 from ctrain_runtime.errors import RegistryError
 from ctrain_runtime.images import remote
 from ctrain_runtime.registry.client import RegistryClient, parse

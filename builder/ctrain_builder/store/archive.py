@@ -25,8 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
-from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.digests import ReadAt
+from ctrain_builder.files import atomic, manifest_writer
+from ctrain_builder.files.digests import ReadAt
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, UsageError
 from ctrain_runtime.store import notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.store import gates, log
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.suggest import suggest

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional
 
-from ctrain_builder import atomic, locks
-from ctrain_builder.digests import ReadAt, Region, RegionHasher, regions
+from ctrain_builder.files import atomic, locks
+from ctrain_builder.files.digests import ReadAt, Region, RegionHasher, regions
 from ctrain_builder.store.writer import Permissions
 from ctrain_runtime.base import command
 from ctrain_runtime.base.file_systems import mount_of
@@ -53,7 +53,7 @@ class SharedRange:
 
 @dataclass(frozen=True)
 class Copied:
-    """The digests of what was copied: of the file, and of its regions (see ctrain_builder.digests)."""
+    """The digests of what was copied: of the file, and of its regions (see ctrain_builder.files.digests)."""
 
     digest: str
     regions: str

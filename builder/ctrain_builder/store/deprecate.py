@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import asdict
 
-from ctrain_builder.manifest_writer import as_json
+from ctrain_builder.files.manifest_writer import as_json
 from ctrain_builder.store import log
 from ctrain_builder.store.lifecycle import named_versions
 from ctrain_builder.store.writer import LockedStore

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
 
-from ctrain_builder import manifest_writer
-from ctrain_builder.digests import ReadAt
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.digests import ReadAt
 from ctrain_builder.registry import artifacts
 from ctrain_builder.store import channels, deprecate, log, scan, signatures
 from ctrain_builder.store.archive import ArchiveSource, ArchiveTarget

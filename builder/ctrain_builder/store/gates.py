@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.manifest_writer import seconds_since
+from ctrain_builder.files.manifest_writer import seconds_since
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ConfigError, CtrainError, GateNotPassed
 from ctrain_runtime.images import trust

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.store.writer import LOCK, Permissions, translate_os_errors
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store.store import LAYOUT_VERSION, STORE_MARKER, MarkerNotFound, has_store_files, open_store

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic
-from ctrain_builder.manifest_writer import utc
+from ctrain_builder.files import atomic
+from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
 from ctrain_builder.store.inventory import StoredVersion, stored_versions

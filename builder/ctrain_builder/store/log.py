@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ctrain_builder.manifest_writer import utc_now
+from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_runtime.base import config
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import ConfigError

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.digests import REGIONS, NotAsBuilt
+from ctrain_builder.files import atomic, manifest_writer
+from ctrain_builder.files.digests import REGIONS, NotAsBuilt
 from ctrain_builder.store import channels, log, scan, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ctrain_builder.store import catalogue_page, modules
+from ctrain_builder.store.views import catalogue_page, modules
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.store import outputs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.store import lifecycle, log
 from ctrain_builder.store.inventory import PUBLISHED, StoredVersion, file_size, stored_versions
 from ctrain_builder.store.writer import LockedStore

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.inventory import (
     QUARANTINED,

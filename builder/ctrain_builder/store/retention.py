@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ctrain_builder.manifest_writer import utc
+from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store import channels, lifecycle
 from ctrain_runtime.store import lease
 from ctrain_runtime.store.policy import ANY, Retention

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.manifest_writer import as_json, utc_now
+from ctrain_builder.files.manifest_writer import as_json, utc_now
 from ctrain_builder.store import gates
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.base import command

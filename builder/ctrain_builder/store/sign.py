@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine

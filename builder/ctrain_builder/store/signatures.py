@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 from ctrain_builder.store import log
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store

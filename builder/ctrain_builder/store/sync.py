@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from ctrain_builder.redistribution import reason_to_keep
+from ctrain_builder.plan.redistribution import reason_to_keep
 from ctrain_builder.store import log
 from ctrain_builder.store.archive import ArchiveTarget
 from ctrain_builder.store.endpoints import Held, NameTaken, Source, StoreEndpoint, Target, Version, needs_copy

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import atomic, manifest_writer
+from ctrain_builder.files import atomic, manifest_writer
 from ctrain_builder.store import log
 from ctrain_builder.store.inventory import REMOVED, FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.lifecycle import pointing

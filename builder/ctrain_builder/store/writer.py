@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, locks
+from ctrain_builder.files import atomic, locks
 from ctrain_builder.store import hooks, log
 from ctrain_runtime.errors import DiskFullError, GateNotPassed, StoreError
 from ctrain_runtime.store import lease, outputs

@@ -16,7 +16,7 @@ from ctrain_runtime.errors import ConfigError
 SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum; 4 may have `below`
 _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
-_OF_BUILDS = ("fingerprint", "engine")  # keys of tests in a builder's cache: see ctrain_builder.image.record
+_OF_BUILDS = ("fingerprint", "engine")  # keys of tests in a builder's cache: see ctrain_builder.testing.record
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
 ADOPTED_LABEL = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import atomic
+from ctrain_builder.files import atomic
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import PUBLIC_MIRROR, PlannedLayer
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.layers import base, metadata
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import PUBLIC_MIRROR, PlannedLayer
 
 MIRROR = "http://mirror.example/debian"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import base_source, build_plan, image_spec
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.definitions import base_source, image_spec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.errors import BuildError, ConfigError, RegistryError
 
 Plan = Callable[..., BuildPlan]

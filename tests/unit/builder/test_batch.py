@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.build import BuildResult
-from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.image.state import ImageState, Stage
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.progress import Progress
 from ctrain_runtime.errors import BuildError, DiskFullError, RegistryError
 from ctrain_runtime.store.manifest import Manifest

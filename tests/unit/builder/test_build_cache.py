@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_space, eviction, image_spec, locks
-from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.cache import cache_space, eviction
+from ctrain_builder.cache.build_cache import Cache, LayerBuild, LayerContent
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.files import locks
+from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.errors import DiskFullError
 from samples.sample_images import sif
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.layers import build_host
-from ctrain_builder.layers.secrets import BuildSecret
+from ctrain_builder.build_host import settings
+from ctrain_builder.build_host.secrets import BuildSecret
 from ctrain_runtime.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ Components: main
 
 def test_the_mirror_from_deb822(etc: Path) -> None:
     (etc / "apt/sources.list.d/debian.sources").write_text(DEB822)
-    assert build_host.debian_mirror(etc) == "http://mirror.example/debian"
+    assert settings.debian_mirror(etc) == "http://mirror.example/debian"
 
 
 def test_the_mirror_from_a_list(etc: Path) -> None:
@@ -51,15 +51,15 @@ def test_the_mirror_from_a_list(etc: Path) -> None:
         "deb http://s.example/debian-security bookworm-security main\n"
         "deb [arch=amd64 signed-by=/x] http://m.example/debian bookworm main # the one\n"
     )
-    assert build_host.debian_mirror(etc) == "http://m.example/debian"
+    assert settings.debian_mirror(etc) == "http://m.example/debian"
 
 
 def test_a_disabled_source_or_another_system_gives_none(etc: Path) -> None:
     (etc / "apt/sources.list.d/debian.sources").write_text(DEB822.replace("Types: deb ", "Enabled: no\nTypes: deb "))
-    assert build_host.debian_mirror(etc) == ""
+    assert settings.debian_mirror(etc) == ""
     (etc / "apt/sources.list.d/debian.sources").write_text(DEB822)
     (etc / "os-release").write_text("ID=ubuntu\nVERSION_CODENAME=bookworm\n")
-    assert build_host.debian_mirror(etc) == ""
+    assert settings.debian_mirror(etc) == ""
 
 
 def test_local_package_directories_are_bound_and_renamed(etc: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_local_package_directories_are_bound_and_renamed(etc: Path, tmp_path: Pa
     (etc / "pip.conf").write_text(f"[global]\nextra_index_url = file://{encoded} https://i.example/simple\n")
     (etc / "xdg/pip").mkdir(parents=True)
     (etc / "xdg/pip/pip.conf").write_text("[install]\nuser = yes\n")
-    found = build_host.detect({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"{wheels} /not/there"}, etc)
+    found = settings.detect({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"{wheels} /not/there"}, etc)
     assert found.pip == {
         "extra-index-url": "file:///mnt/local/0/simple https://i.example/simple",
         "find-links": "file:///mnt/local/1 /not/there",
@@ -84,14 +84,14 @@ def test_user_files_and_variables_win_over_system_files(etc: Path, tmp_path: Pat
     (etc / "pip.conf").write_text("[global]\nindex-url = https://etc.example\ntimeout = 1\nretries = 1\n")
     (tmp_path / ".config/pip").mkdir(parents=True)
     (tmp_path / ".config/pip/pip.conf").write_text("[global]\ntimeout = 2\nretries = 2\n")
-    found = build_host.detect({"HOME": str(tmp_path), "PIP_RETRIES": "3"}, etc)
+    found = settings.detect({"HOME": str(tmp_path), "PIP_RETRIES": "3"}, etc)
     assert found.pip == {"index-url": "https://etc.example", "timeout": "2", "retries": "3"}
 
 
 def test_a_damaged_pip_conf_is_one_line(etc: Path, tmp_path: Path) -> None:
     (etc / "pip.conf").write_text("index-url\n")
     with pytest.raises(ConfigError, match=r"pip's configuration is damaged: .*pip\.conf"):
-        build_host.detect({"HOME": str(tmp_path)}, etc)
+        settings.detect({"HOME": str(tmp_path)}, etc)
 
 
 def test_certificates_are_those_of_pip_or_else_the_systems(etc: Path, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_certificates_are_those_of_pip_or_else_the_systems(etc: Path, tmp_path: 
     system.parent.mkdir(parents=True)
     system.write_text("system")
     own.write_text("own")
-    assert build_host.detect({"HOME": str(tmp_path)}, etc).bundle == system
-    assert build_host.detect({"HOME": str(tmp_path), "PIP_CERT": str(own)}, etc).bundle == own
+    assert settings.detect({"HOME": str(tmp_path)}, etc).bundle == system
+    assert settings.detect({"HOME": str(tmp_path), "PIP_CERT": str(own)}, etc).bundle == own
 
 
 def test_the_bound_directory_can_be_sourced(etc: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_bound_directory_can_be_sourced(etc: Path, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "SSL_CERT_FILE": str(own), "HTTPS_PROXY": "http://p.example:1/?a=b c"}
     lent = tmp_path / "lent"
     lent.mkdir()
-    build_host.write(build_host.detect(environ, etc), lent)
+    settings.write(settings.detect(environ, etc), lent)
     script = f'. {lent}/build-env.sh; echo "$https_proxy|$HTTPS_PROXY|$PIP_CERT"'
     said = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
     proxy = "http://p.example:1/?a=b c"
@@ -120,8 +120,8 @@ def test_the_bound_directory_can_be_sourced(etc: Path, tmp_path: Path) -> None:
 def test_pip_in_a_build_has_the_machines_settings_alone(tmp_path: Path) -> None:
     """The image of this test names an index that is gone: for all users, for root, and by variables."""
     (tmp_path / "lent").mkdir()
-    settings = {"index-url": "https://i.example/simple", "find-links": "/wheels /more", "timeout": "7"}
-    build_host.write(build_host.BuildHost(settings, (), None, {}), tmp_path / "lent")
+    pip = {"index-url": "https://i.example/simple", "find-links": "/wheels /more", "timeout": "7"}
+    settings.write(settings.BuildHost(pip, (), None, {}), tmp_path / "lent")
     for folder in ("xdg/pip", ".config/pip", ".pip"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "pip.conf").write_text("[global]\nextra-index-url = https://gone.invalid/\n")
@@ -140,7 +140,7 @@ def test_pip_in_a_build_has_the_machines_settings_alone(tmp_path: Path) -> None:
     ]
 
 
-SECRET = build_host.BuildHost(
+SECRET = settings.BuildHost(
     {"index-url": "https://token:p%40ss@pypi.example/simple"},
     (),
     None,
@@ -151,7 +151,7 @@ SECRET = build_host.BuildHost(
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_settings_are_sourced_untraced(tmp_path: Path, shell: str) -> None:
-    build_host.write(SECRET, tmp_path)
+    settings.write(SECRET, tmp_path)
     script = f". {tmp_path}/build-env.sh\nprintenv HTTPS_PROXY > {tmp_path}/seen\nset > {tmp_path}/set\n"
     (tmp_path / "post").write_text(script)
     traced = subprocess.run([shell, "-eux", tmp_path / "post"], capture_output=True, text=True, check=True)
@@ -171,9 +171,9 @@ def test_the_secrets_of_settings() -> None:
 
 def test_build_secrets_are_mounted_for_post_and_kept_out_of_logs_and_layers(tmp_path: Path) -> None:
     secret = BuildSecret("hub", tmp_path / "token", ("correct-horse",))
-    host = build_host.BuildHost({}, (), None, {"http_proxy": "http://kim:s3cret@proxy"}, build_secrets=(secret,))
+    host = settings.BuildHost({}, (), None, {"http_proxy": "http://kim:s3cret@proxy"}, build_secrets=(secret,))
     assert host.binds == [f"{tmp_path}/token:/mnt/secrets/hub:ro"]
     assert host.secrets == ("correct-horse", "kim:s3cret@", "s3cret")
-    build_host.write(host, tmp_path)
+    settings.write(host, tmp_path)
     assert (tmp_path / "secrets/hub").read_text() == "", "where it is mounted"
-    assert "correct-horse" not in (tmp_path / build_host.ENVIRONMENT).read_text()
+    assert "correct-horse" not in (tmp_path / settings.ENVIRONMENT).read_text()

@@ -6,8 +6,9 @@ from typing import Optional
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan, PlannedLayer
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import FALLBACK_EPOCH, BuildPlan, PlannedLayer
 from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import manifest_writer
-from ctrain_builder.image import record
-from ctrain_builder.image.record import RecordedTest
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.testing import record
+from ctrain_builder.testing.record import RecordedTest
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store.manifest import TestResult as Result
 from ctrain_runtime.store.manifest import checksum, parse_manifest, read_manifest

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, manifest_writer
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.layers.shared_layers import SharedLayers
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.registry.stored_layer import StoredLayer
-from ctrain_builder.shared_layers import SharedLayers
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Layer, Manifest

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import bytecode
-from ctrain_builder.tree import Tree
 
 CUT = 1_600_000_000  # the time at which the layer's times are cut off
 BY_TIME, BY_CHECKSUM = py_compile.PycInvalidationMode.TIMESTAMP, py_compile.PycInvalidationMode.CHECKED_HASH

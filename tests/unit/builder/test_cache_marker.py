@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_root, cache_space
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import CACHE_MARKER, open_cache
+from ctrain_builder.cache import cache_root, cache_space
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import CACHE_MARKER, open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_root, cache_space, eviction
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import find_cache, open_cache, require_overlays
-from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.cache import cache_root, cache_space, eviction
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import find_cache, open_cache, require_overlays
+from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.base import file_systems
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import BuildError

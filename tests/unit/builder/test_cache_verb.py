@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec, manifest_writer
-from ctrain_builder.build_cache import Cache, LayerBuild
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.build_cache import Cache, LayerBuild
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store.manifest import Manifest
 

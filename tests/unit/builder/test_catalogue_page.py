@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.store import catalogue_page, lifecycle
+from ctrain_builder.store import lifecycle
+from ctrain_builder.store.views import catalogue_page
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store import lease, outputs
 from ctrain_runtime.store.sif import SBOM

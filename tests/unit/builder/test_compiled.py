@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, compiled, eviction, image_spec
 from ctrain_builder.build import Builder, StepFailed
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache import compiled, eviction
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.layers import layer, workspace
-from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container
 from ctrain_builder.layers.failure import Failure
 from ctrain_builder.layers.workspace import Workspace
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
 

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder.definition import FileCopy, is_independent, parse, render
+from ctrain_builder.definitions.definition import FileCopy, is_independent, parse, render
 from ctrain_runtime.errors import ConfigError
 
 PATH = Path("x/x.def")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_cache import LayerContent
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.digests import regions_digest
+from ctrain_builder.cache.build_cache import LayerContent
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.files.digests import regions_digest
 from ctrain_builder.image import describe, licenses
 from ctrain_builder.image.describe import Content
 from ctrain_builder.layers.container import Container
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.store.manifest import CPU_LABEL, Base, Manifest, Requires

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, cache_space, estimate, image_spec
-from ctrain_builder.build_cache import Cache, LayerBuild
-from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache import cache_space, estimate
+from ctrain_builder.cache.build_cache import Cache, LayerBuild
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.progress import StepName
 from ctrain_builder.registry.stored_layer import StoredLayer
 

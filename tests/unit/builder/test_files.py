@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import definition, files
-from ctrain_builder.files import SourceFile
+from ctrain_builder.definitions import definition, files
+from ctrain_builder.definitions.files import SourceFile
 from ctrain_runtime.errors import BuildError, ConfigError
 
 

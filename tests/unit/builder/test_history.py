@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, history, image_spec
-from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
-from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.plan import build_plan, history
+from ctrain_builder.plan.build_plan import FALLBACK_EPOCH, BuildPlan
 from ctrain_runtime.errors import UsageError
 
 Git = Callable[..., str]

@@ -5,7 +5,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.errors import ConfigError, UsageError
 
 

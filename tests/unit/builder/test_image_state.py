@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, manifest_writer
 from ctrain_builder.build import Builder
-from ctrain_builder.build_cache import LayerContent
-from ctrain_builder.build_plan import BuildPlan, PlannedLayer
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import record, reuse, sbom, tests
-from ctrain_builder.image.reuse import Stack
+from ctrain_builder.cache.build_cache import LayerContent
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.image import sbom
 from ctrain_builder.image.state import CachedImage
-from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.store.init import init_store
+from ctrain_builder.testing import record, reuse, tests
+from ctrain_builder.testing.reuse import Stack
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.manifest import TestResult as Result

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import PUBLIC_MIRROR, BuildPlan
-from ctrain_builder.image import tests
-from ctrain_builder.image.tests import ImageTest
-from ctrain_builder.image_spec import TagSpec
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.image_spec import TagSpec
 from ctrain_builder.layers.container import CommandFailed, Container
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import PUBLIC_MIRROR, BuildPlan
+from ctrain_builder.testing import tests
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.engines.apptainer import Engine
 
 TORCH = {"python": "3.11.2", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "files of torch": "12ab"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import definition, files
+from ctrain_builder.definitions import definition, files
 from ctrain_builder.imports.copies import Context, Missing
 from ctrain_builder.imports.definitions import Imported, of_dockerfile
 from ctrain_builder.imports.instructions import read

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.image_spec import find_spec
+from ctrain_builder.definitions.image_spec import find_spec
 from ctrain_builder.imports.kind import Kind, image_name, kind_of
 from ctrain_runtime.cli.main import main
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.image.reuse import INSIDE, VERSIONS
+from ctrain_builder.testing.reuse import INSIDE, VERSIONS
 
 Done = subprocess.CompletedProcess[str]
 DPKG = """\

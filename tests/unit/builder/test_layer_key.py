@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.layer_key import LayerInputs, compute_key, compute_recipe, differences, significant_lines
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.layer_key import LayerInputs, compute_key, compute_recipe, differences, significant_lines
 
 
 def _inputs(project: Path, **given: str) -> LayerInputs:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.image import licenses, sbom
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_runtime.store.manifest import (
     ADOPTED_LABEL,
     LICENSES_LABEL,

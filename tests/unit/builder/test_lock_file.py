@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, lock_file, manifest_writer
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.build_host import settings
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import lock_file
+from ctrain_builder.definitions.lock_file import LockedImage, LockedLayer, LockFile
+from ctrain_builder.files import manifest_writer
 from ctrain_builder.image import describe, lock
 from ctrain_builder.image.describe import Content
-from ctrain_builder.layers import build_host
-from ctrain_builder.layers.build_host import BuildHost
-from ctrain_builder.lock_file import LockedImage, LockedLayer, LockFile
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.store.manifest import Manifest, read_manifest
 from samples import built_image
@@ -123,11 +125,11 @@ def test_a_damaged_or_hostile_lock_is_refused(project: Path, data: Any, problem:
 
 
 def test_pip_is_held_to_it_and_to_the_constraints_of_the_image(tmp_path: Path) -> None:
-    build_host.write(BuildHost({}, (), None, {}), tmp_path, BASE.constraints)
+    settings.write(BuildHost({}, (), None, {}), tmp_path, BASE.constraints)
     assert (tmp_path / "constraints.txt").read_text() == "numpy==2.4.6\n"
     lines = (tmp_path / "build-env.sh").read_text().splitlines()
     assert 'export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }/mnt/constraints.txt"' in lines
-    build_host.write(BuildHost({}, (), None, {}), tmp_path)
+    settings.write(BuildHost({}, (), None, {}), tmp_path)
     assert "PIP_CONSTRAINT=" not in (tmp_path / "build-env.sh").read_text()
 
 

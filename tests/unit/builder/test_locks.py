@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from ctrain_builder import locks
+from ctrain_builder.files import locks
 from ctrain_runtime.base import file_systems
 from ctrain_runtime.errors import StoreError
 from samples.programs import give_away

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_builder import build_plan, definition, image_spec, ngc
-from ctrain_builder.build_plan import MIRROR
-from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.definitions import definition, image_spec, ngc
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import MIRROR
 from ctrain_runtime.base.paths import data_dir
 
 DEFINITIONS = data_dir("definitions")

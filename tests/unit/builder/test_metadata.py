@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.definition import Definition, parse
+from ctrain_builder.definitions.definition import Definition, parse
 from ctrain_builder.layers import metadata
 from ctrain_runtime.errors import BuildError
 

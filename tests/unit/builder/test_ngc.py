@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import ngc
-from ctrain_builder.ngc import Release, Table
+from ctrain_builder.definitions import ngc
+from ctrain_builder.definitions.ngc import Release, Table
 from ctrain_runtime.errors import ConfigError
 
 

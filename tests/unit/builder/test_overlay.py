@@ -6,10 +6,10 @@ from typing import Optional
 
 import pytest
 
-from ctrain_builder.definition import Section
+from ctrain_builder.definitions.definition import Section
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import overlay
 from ctrain_builder.layers.layer import script_argv
-from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 
 

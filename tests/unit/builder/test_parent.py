@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, estimate, image_spec, parent
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache import estimate
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec, parent
+from ctrain_builder.definitions.parent import Parent, Part
 from ctrain_builder.image import describe, licenses
 from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container
-from ctrain_builder.parent import Parent, Part
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable

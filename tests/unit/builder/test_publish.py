@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from ctrain_builder.digests import regions_digest
+from ctrain_builder.files.digests import regions_digest
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.init import init_store

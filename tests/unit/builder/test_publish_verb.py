@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
-from ctrain_builder.build_cache import LayerBuild
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.build_cache import LayerBuild
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import manifest_writer
 from ctrain_builder.image.state import CachedImage, Stage
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest

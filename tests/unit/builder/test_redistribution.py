@@ -10,10 +10,10 @@ from typing import Any, Optional, cast
 
 import pytest
 
-from ctrain_builder import image_spec
-from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.redistribution import declared, reason_to_keep
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.plan.build_plan import BuildPlan
+from ctrain_builder.plan.redistribution import declared, reason_to_keep
 from ctrain_builder.store import log
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.build_cache import Cache, LayerContent
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import planned_tests, reuse
-from ctrain_builder.image.reuse import Stack
-from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.layers import container as container_module
 from ctrain_builder.layers.container import Container
+from ctrain_builder.testing import planned_tests, reuse
+from ctrain_builder.testing.reuse import Stack
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.engines.apptainer import Engine
 
 pytestmark = pytest.mark.skipif(not shutil.which("unsquashfs"), reason="squashfs-tools are not installed")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.layers import secrets
-from ctrain_builder.tree import Tree
+from ctrain_builder.build_host import secrets
+from ctrain_builder.files.tree import Tree
 from ctrain_runtime.errors import BuildError, UsageError
 
 

@@ -13,16 +13,17 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec, shared_layers
 from ctrain_builder.build import Builder
-from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import BuildPlan, PlannedLayer
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.layers import inherit
-from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.layers import inherit, shared_layers
 from ctrain_builder.layers.container import Container
+from ctrain_builder.layers.shared_layers import SharedLayers
+from ctrain_builder.plan import build_plan
+from ctrain_builder.plan.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.registry.stored_layer import StoredLayer
-from ctrain_builder.shared_layers import SharedLayers
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, RegistryError
 from ctrain_runtime.registry.client import RegistryClient, digest_of

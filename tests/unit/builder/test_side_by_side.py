@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.image import side_by_side
-from ctrain_builder.image.side_by_side import Tick
-from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.testing import side_by_side
+from ctrain_builder.testing.side_by_side import Tick
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.store.manifest import TestResult as Result
 
 CHECKS = [ImageTest(name, ("true",)) for name in "abcd"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import definition, image_spec
+from ctrain_builder.definitions import definition, image_spec
 from ctrain_builder.layers import user_source
 from ctrain_runtime.starting_points import templates
 

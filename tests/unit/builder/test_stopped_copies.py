@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import locks
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import locks
 from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.endpoints import StoreEndpoint
 from ctrain_builder.store.init import init_store

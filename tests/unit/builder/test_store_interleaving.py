@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import locks
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import locks
 from ctrain_builder.store import channels, lifecycle, log, writer
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish

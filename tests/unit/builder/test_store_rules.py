@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.manifest_writer import utc
+from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store import lifecycle, retention
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.manifest_writer import utc
+from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli.main import main

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.manifest_writer import utc_now
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.store.manifest import ADOPTED_LABEL, BASE_BUILT_LABEL, Manifest, read_manifest
 from ctrain_runtime.store.sif import SBOM

@@ -11,12 +11,13 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_builder import manifest_writer
-from ctrain_builder.cache_root import CACHE_MARKER, open_cache
-from ctrain_builder.image import reuse, sbom, tests
-from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.cache.cache_root import CACHE_MARKER, open_cache
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.image import sbom
 from ctrain_builder.layers.container import Container
 from ctrain_builder.store.init import init_store
+from ctrain_builder.testing import reuse, tests
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.manifest import TestResult as Result
 from samples import built_image
@@ -220,7 +221,7 @@ def test_what_could_not_be_tested_without_a_gpu_is_due_with_one(
     for path in (image.root / "cache/facts").iterdir():
         path.unlink()
     count: list[Optional[int]] = [0]
-    monkeypatch.setattr("ctrain_builder.image.planned_tests.count_gpus", lambda: count[0])
+    monkeypatch.setattr("ctrain_builder.testing.planned_tests.count_gpus", lambda: count[0])
     assert image.ctrain("test", "small") == 0
     assert image.results()["GPU"]["skipped"]
     assert image.publish() == 0

@@ -8,14 +8,15 @@ from typing import Optional
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_cache import Cache, LayerContent
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import reuse, run_tests, tests
-from ctrain_builder.image.reuse import Stack
-from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.layers.container import Container
+from ctrain_builder.plan import build_plan
 from ctrain_builder.progress import Step, StepName
+from ctrain_builder.testing import reuse, run_tests, tests
+from ctrain_builder.testing.reuse import Stack
+from ctrain_builder.testing.tests import ImageTest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.store.manifest import TestResult as Result
 

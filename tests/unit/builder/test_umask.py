@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build import Builder
-from ctrain_builder.cache_root import open_cache
-from ctrain_builder.files import SourceFile
+from ctrain_builder.build_host.settings import BuildHost
+from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.definitions import image_spec
+from ctrain_builder.definitions.files import SourceFile
 from ctrain_builder.layers import layer, user_layer
-from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container
+from ctrain_builder.plan import build_plan
 from ctrain_runtime.engines.apptainer import Engine
 
 ENGINE = Engine("apptainer", "/nowhere", "1.4.5")

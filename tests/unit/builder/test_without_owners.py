@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import without_owners
-from ctrain_builder.tree import Tree
 
 IGNORED, ALLOWED = 0x00050000, 0x7FFF0000
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_yes
 from ctrain_builder.cli.store import signatures

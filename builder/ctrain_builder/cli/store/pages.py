@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.store.common import AddAction, show
-from ctrain_builder.store import catalogue_page, modules
+from ctrain_builder.store.views import catalogue_page, modules
 from ctrain_runtime.base.text import format_size, pluralize, table
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store.store import Store

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import GOES_LATER, AddAction, check_names, show
-from ctrain_builder.manifest_writer import utc_now
+from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_builder.store import deprecate, lifecycle, retention, scan
 from ctrain_builder.store.refresh import change, refresh
 from ctrain_builder.store.retention import Surplus

@@ -1,0 +1,213 @@
+"""Where the builder's cache is, that it is one, whose it is (one user's or a group's), and whether its file system can
+serve. A marker file tells a cache from every other directory: what is none is never filled, swept or cleared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from ctrain_builder.cache.build_cache import DIRECTORIES, EARLIER_WORK, Cache
+from ctrain_builder.cache.cache_space import RESERVED
+from ctrain_builder.files import atomic, locks
+from ctrain_runtime.base.file_systems import mount_of
+from ctrain_runtime.base.text import user_name
+from ctrain_runtime.errors import BuildError
+
+CACHE_MARKER = "ctrain-cache.json"
+LAYOUT_VERSION = 1
+_PRIVATE_ROOT = "/var/tmp/ctrain-{}"  # noqa: S108  # checked to be this user's
+# File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
+_NO_OVERLAYS = (
+    *("9p", "afs", "beegfs", "ceph", "cifs", "exfat", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "ntfs3", "smb3"),
+    "vfat",
+)
+_EMPTY = ("lost+found",)  # what the root directory of a file system has
+_KEY = "[0-9a-f]{64}"
+# All that the caches of ctrain before it had markers consist of: names of files, by directory.
+_EARLIER_FILES = {
+    ".": r"host|upstream\.(json|lock)|upload-[0-9a-f]{16}|verified-[0-9a-f]{12}\.json|\..+\.\d+\.part",
+    "layers": rf"{_KEY}\.(sif|sqsh|json)",
+    "images": r"[a-z0-9][a-z0-9-]*_[A-Za-z0-9.-]+\.(sif|json)",
+    "inputs": r"[a-z0-9][a-z0-9-]*_.+\.json",
+    "facts": rf"({_KEY}|parent(-\d+){{5}}-\w+)\.json",
+    "durations": r"[a-z0-9][a-z0-9-]*_.+\.json",
+    "logs": r".+\.log",
+    "locks": r"[\w.-]+",
+    "space": RESERVED.pattern,
+}
+_EARLIER_DIRECTORIES = (*list(_EARLIER_FILES)[1:], "tmp")
+
+
+def default_root() -> Path:
+    """$CTRAIN_CACHE, else /var/tmp/ctrain-UID."""
+    return Path(os.environ.get("CTRAIN_CACHE") or _PRIVATE_ROOT.format(os.geteuid()))
+
+
+def open_cache(root: Optional[Path] = None) -> Cache:
+    """The cache at `root`, or at the default place; made if it isn't there.
+
+    Raises BuildError when it is neither this user's own nor a group's of theirs, and where builds cannot exclude each
+    other.
+    """
+    root = (root or default_root()).absolute()  # the engine runs in other directories
+    with _explained(root):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(_require_own(root).st_mode)
+        if _require_cache(root):
+            _mark(root, mode)
+        for name in DIRECTORIES:
+            with contextlib.suppress(FileExistsError):
+                (root / name).mkdir()
+                (root / name).chmod(mode | 0o055)
+            if not stat.S_ISDIR((root / name).lstat().st_mode):
+                raise BuildError(f"cache {root}: {name} is not a directory of its own", f"Remove {root / name}")
+        _require_locks(root)
+    return Cache(root)
+
+
+def find_cache(root: Optional[Path] = None) -> Cache:
+    """The same for somebody who only looks: writes nothing. The cache, or what will be one, may be missing."""
+    root = (root or default_root()).absolute()
+    with _explained(root):
+        if os.path.lexists(root):
+            _require_own(root)
+            _require_cache(root)
+    return Cache(root)
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "Choose another directory with --cache DIR or CTRAIN_CACHE"
+        raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
+
+
+def _require_own(root: Path) -> os.stat_result:
+    """Raise BuildError unless the directory is private, or a group's."""
+    # /var/tmp belongs to everybody: somebody else may have put a directory or a link of that name there.
+    found = root.lstat()
+    if not (_is_private(found) or _is_shared(root, found)):
+        hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
+        raise BuildError(f"unsafe cache {root}: {_why_unsafe(found)}", hint)
+    return found
+
+
+def _why_unsafe(found: os.stat_result) -> str:
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symlink"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a directory"
+    if found.st_uid == os.geteuid() or found.st_mode & stat.S_IWOTH:
+        return "others can write to it"
+    return f"it belongs to {user_name(found.st_uid)}, and is not shared with a group of yours"
+
+
+def _require_cache(root: Path) -> bool:
+    """Whether the directory has no marker yet, but is empty or a cache of an earlier ctrain. Raises BuildError if it
+    is neither."""
+    entries = _entries(root)
+    marker = root / CACHE_MARKER
+    if not os.path.lexists(marker):  # after listing: another process may make the cache at this moment
+        stranger = next(_strangers(root), "") if entries else ""
+        if stranger:
+            problem = f"{root} is not a cache of ctrain: it has no {CACHE_MARKER} and is not empty ({stranger})"
+            raise BuildError(problem, "Pass --cache with a new or empty directory")
+        return True
+    with contextlib.suppress(ValueError, AttributeError):  # not written yet: that it is there counts
+        layout = json.loads(marker.read_text(encoding="utf-8")).get("layout")
+        if layout != LAYOUT_VERSION:
+            raise BuildError(
+                f"cache {root} has layout {layout}, not {LAYOUT_VERSION}", "Upgrade ctrain, or pass --cache"
+            )
+    return False
+
+
+def _entries(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name not in _EMPTY)
+
+
+def _strangers(root: Path) -> Iterator[str]:
+    """What keeps a directory from being a cache of an earlier ctrain: what such a cache has not, or must have."""
+    for name in _entries(root):
+        if name not in _EARLIER_DIRECTORIES and not (_is_file(root / name) and re.fullmatch(_EARLIER_FILES["."], name)):
+            yield name
+    if not _is_file(root / "host"):
+        yield "host missing"
+    for directory in _EARLIER_DIRECTORIES:
+        if not _is_directory(root / directory):
+            yield f"{directory} missing or a link"
+            return
+        for path in (root / directory).iterdir():
+            name = path.name
+            if directory == "tmp":
+                is_known = _is_directory(path) and EARLIER_WORK.fullmatch(name)
+            else:
+                is_known = _is_file(path) and re.fullmatch(_EARLIER_FILES[directory], name)
+            if not is_known:
+                yield f"{directory}/{name}"
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _mark(root: Path, mode: int) -> None:
+    with contextlib.suppress(FileExistsError):  # by another process at this moment
+        atomic.create_text(root / CACHE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", mode & 0o664)
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _is_shared(root: Path, found: os.stat_result) -> bool:
+    """Whether a cache is meant for a group that this user belongs to, whose members trust each other. Never at the
+    default place, which nobody has chosen: there anybody could have made it."""
+    is_named = root != Path(_PRIVATE_ROOT.format(os.geteuid()))
+    mode = found.st_mode
+    is_open = bool(mode & stat.S_ISGID and mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
+    member = os.geteuid() == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    return is_named and stat.S_ISDIR(mode) and is_open and member
+
+
+def _require_locks(root: Path) -> None:
+    """Raise BuildError where builds can't exclude each other: no locks, or locks of one machine and another's cache."""
+    hint = "Choose another directory with --cache DIR or CTRAIN_CACHE"
+    owner, host = root / "host", socket.gethostname()
+    if not owner.exists():
+        atomic.write_text(owner, host)
+    try:
+        with locks.try_lock(owner, fcntl.LOCK_SH) or contextlib.nullcontext():
+            pass
+    except OSError as error:
+        if error.errno not in locks.NO_LOCKS:
+            raise
+        raise BuildError(f"cache {root} is on a file system without locks", hint) from error
+    user = owner.read_text(encoding="utf-8")
+    if user != host and not mount_of(root).has_cluster_locks:
+        raise BuildError(f"cache {root} is that of {user}, and locks of its file system do not reach {host}", hint)
+
+
+def require_overlays(cache: Cache) -> None:
+    """Raise BuildError where the cache's file system cannot hold the directories that layers are built in."""
+    kind = mount_of(cache.root).kind
+    problem = f"{kind} cannot hold a writable overlay" if kind in _NO_OVERLAYS else ""
+    if os.statvfs(cache.root).f_flag & os.ST_NOEXEC:
+        problem = "it is mounted with noexec"
+    if problem:
+        raise BuildError(f"no layer can be built in cache {cache.root}: {problem}", "Pass --cache DIR on a local disk")

@@ -1,0 +1,59 @@
+"""Removes from a cache what no build uses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from pathlib import Path
+
+from ctrain_builder.cache.build_cache import BASE_SUFFIX, Cache
+from ctrain_builder.files import locks
+
+_RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
+
+
+def evict(cache: Cache, cap: int) -> int:
+    """Remove layers, images and what was compiled, the least recently used first, until the rest has at most
+    `cap` bytes.
+
+    What any build uses stays. Returns the bytes that are left.
+    """
+    with cache.lock("evict"):
+        kept: list[tuple[int, int, Path]] = []
+        for path in large_files(cache):
+            with contextlib.suppress(FileNotFoundError):  # another build has just taken it
+                found = path.stat()
+                kept.append((found.st_mtime_ns, found.st_size, path))
+        total = sum(size for _, size, _ in kept)
+        for _, size, path in sorted(kept):
+            if total > cap and remove(cache, path):
+                total -= size
+    return total
+
+
+def large_files(cache: Cache) -> list[Path]:
+    """All layers and images, and what layers have compiled."""
+    patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif", "compiled/*.tar")
+    found = (path for pattern in patterns for path in cache.root.glob(pattern))
+    return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def forget(cache: Cache) -> None:
+    """Remove all that is remembered of builds, and their logs."""
+    for path in (path for pattern in _RECORDS for path in cache.root.glob(pattern)):
+        path.unlink(missing_ok=True)
+
+
+def remove(cache: Cache, path: Path) -> bool:
+    """Remove such a file with its description, unless a build uses it."""
+    maker = locks.try_hold(cache.root / "locks" / path.stem, cache.lock_mode)
+    if maker is None:
+        return False  # a build replaces it: what is there in a moment is not what was there
+    with maker:
+        file = locks.try_lock(path, fcntl.LOCK_EX)
+        if file is None:
+            return False
+        with file:
+            path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+            path.unlink()
+    return True

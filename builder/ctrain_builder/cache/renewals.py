@@ -1,0 +1,39 @@
+"""Which layers are to be built again although they exist: on demand, by age, or because of who brought them here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Optional
+
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.definitions.image_spec import ImageSpec
+from ctrain_builder.files import manifest_writer
+from ctrain_builder.plan.build_plan import PlannedLayer
+from ctrain_runtime.errors import UsageError
+
+
+def wanted(
+    specs: Sequence[ImageSpec],
+    cache: Cache,
+    layer: Optional[str],
+    max_age: Optional[float],
+    sources: Optional[Collection[str]],
+) -> Callable[[PlannedLayer], tuple[str, str]]:
+    """The time before which a layer must not have been built, and why: by --rebuild `layer` ("" for all) and
+    --base-max-age (days). In a cache of a group, a layer from a registry that only another member has named is built
+    again, too; `sources`: those that this one has named, None where the images themselves are what counts."""
+    now, names = time.time(), {part.name for spec in specs for part in spec.chain}
+    if layer and layer not in names:
+        raise UsageError(f"--rebuild: no layer {layer!r} in these images", f"Known: {', '.join(sorted(names))}")
+
+    def find(part: PlannedLayer) -> tuple[str, str]:
+        if layer is not None and layer in ("", part.name):
+            return manifest_writer.utc(now), "--rebuild"
+        if max_age is not None and part.is_from_mirror:
+            return manifest_writer.utc(now - max_age * 86400), f"older than {max_age:g} days"
+        if sources is not None and (who := cache.downloaded_by_other(part.key, part.definition.is_base, sources)):
+            return manifest_writer.utc(now), f"downloaded by {who}"
+        return "", ""
+
+    return find
