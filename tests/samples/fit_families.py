@@ -32,8 +32,10 @@ FITTED = {
     ("megatron", "H100"): ("efficiency", "tensor", "bubble"),
     ("ddp", "A100"): ("efficiency",),
     ("ddp", "H100"): ("efficiency",),
-    ("plain", "A100"): ("efficiency",),
-    ("plain", "H100"): ("efficiency",),
+    ("eager", "A100"): ("efficiency", "narrow"),
+    ("eager", "H100"): ("efficiency",),
+    ("compiled", "A100"): ("efficiency",),
+    ("compiled", "H100"): ("efficiency",),
     ("megatron", "A100"): ("efficiency",),
 }
 

@@ -96,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--schedule", choices=get_args(Schedule), help="schedule of the pipeline (default: 1f1b)")
     add("--interleave", **count, help="parts of a stage: interleaved schedule (default: 1)")
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
+    add("--compiled", action="store_true", default=None, help="a program that is compiled as a whole, or as llm.c")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
     add(

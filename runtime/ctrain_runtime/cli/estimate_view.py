@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.estimate.estimate import Estimate, capacity
-from ctrain_runtime.estimate.evidence import Band, find_band
-from ctrain_runtime.estimate.families import NAMES
+from ctrain_runtime.estimate.evidence import Band, find_band, published_runs
+from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
 from ctrain_runtime.estimate.fit import Fit, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
 from ctrain_runtime.estimate.packaged import example_for
@@ -115,12 +115,14 @@ def checkpoint_size(estimate: Estimate) -> float:
 
 
 def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
-    run, gpu = band.nearest, estimate.case.hardware.gpu.name
+    run, gpu = band.nearest, estimate.case.hardware.gpu
     kind, generation = run.group
-    other = "" if gpu.startswith(generation) else f"; none on {gpu}"
-    count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}"
+    own = any(one.group == (kind, generation_of(gpu)) for one in published_runs())
+    other = "" if generation_of(gpu) == generation else f"; {'few' if own else 'none'} on {gpu.name}"
+    why = f"; {SELDOM[kind]}" if kind in SELDOM else ""
+    count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}{why}"
     figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"
-    near = f"{run.model} on {run.case.hardware.count} GPUs, {figures}"
+    near = f"{run.model} on {pluralize(run.case.hardware.count, 'GPU')}, {figures}"
     return [
         ("error", f"{band.low:.2f} to {band.high:.2f} times the estimate: by {count}"),
         ("nearest", f"{near} ({run.source})"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ctrain_runtime.estimate.estimate import Case, Estimate, make_estimate
-from ctrain_runtime.estimate.families import family_of, generation_of
+from ctrain_runtime.estimate.families import family_of, fitted_generation, generation_of, is_fitted
 from ctrain_runtime.estimate.hardware import GPU_TYPES, make_hardware
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
@@ -20,8 +20,9 @@ PUBLISHED = Path(__file__).with_name("published.csv")
 PER_NODE = 8  # of all published runs
 FEW_JUDGE, FEW_RUNS = 20, 5  # with fewer, the least and the most say too little: the band is twice as wide
 LEAST = 3  # runs that say anything
+FLOOR = 1.25  # of few runs: that they agree says little
 SHARE = 0.9  # of the runs, whose errors make the band
-Role = Literal["fitted", "judged", "assumed"]
+Role = Literal["fitted", "judged", "assumed", "other"]
 _NUMBERS = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
 _WORDS = ("strategy", "recompute", "attention", "precision")
 _COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave")
@@ -30,7 +31,7 @@ _COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave")
 @dataclass(frozen=True)
 class Run:
     """A published run: the families' numbers were fitted to it, or it judges them; or neither, since its layout is
-    assumed."""
+    assumed, or its program is of no family."""
 
     source: str
     model: str
@@ -73,19 +74,20 @@ class Band:
 
 @functools.cache
 def published_runs() -> tuple[Run, ...]:
-    """All rows of published.csv. Of each group every other model is fitted to, in the order of the file: a model that
-    judges was never fitted to."""
+    """All rows of published.csv. Of each group that has numbers of its own every other model is fitted to, in the order
+    of the file: a model that judges was never fitted to."""
     runs: list[Run] = []
     models: dict[tuple[str, str], list[str]] = {}
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, restval=""):
             case, known = _case(row), row["seen"] == "yes"
-            of_group = models.setdefault((family_of(case.layout), generation_of(case.hardware.gpu)), [])
+            group = family_of(case.layout), generation_of(case.hardware.gpu)
+            of_group = models.setdefault(group, [])
             if known and row["model"] not in of_group:
                 of_group.append(row["model"])
-            role: Role = "assumed"
+            role: Role = "other" if row["seen"] == "other" else "assumed"
             if known:
-                role = "judged" if of_group.index(row["model"]) % 2 else "fitted"
+                role = "fitted" if is_fitted(*group) and of_group.index(row["model"]) % 2 == 0 else "judged"
             runs.append(Run(row["source"], row["model"], role, case, float(row["published"]), row["unit"]))
     return tuple(runs)
 
@@ -98,45 +100,48 @@ def _case(row: dict[str, str]) -> Case:
     layout: dict[str, Any] = {name: row[name] for name in _WORDS if row[name]}
     layout.update({name: int(row[name]) for name in _COUNTS if row[name]})
     layout["sequence_parallel"] = row["sequence_parallel"] == "True"
+    layout["compiled"] = row["compiled"] == "True" and Layout(**layout).can_be_compiled
     hardware, _ = make_hardware(gpu, gpus, PER_NODE, int(row["nics"] or PER_NODE), int(row["nic_speed"] or 0))
     return Case(Model(tied=row["tied"] == "True", **shape), hardware, Layout(**layout))
 
 
 @functools.cache
-def evidence_for(kind: str, generation: str) -> tuple[Run, ...]:
-    """The runs of a family and a generation; of one with hardly any, those of the A100."""
-    known = [run for run in published_runs() if run.group[0] == kind and run.role != "assumed"]
-    found = tuple(run for run in known if run.group[1] == generation)
-    return found if len(found) >= LEAST else tuple(run for run in known if run.group[1] == "A100")
+def evidence_for(kind: str, *generations: str) -> tuple[Run, ...]:
+    """The runs of a family and the first of these generations of which more than a few are known, else of the A100."""
+    runs = [run for run in published_runs() if run.group[0] == kind and run.role in ("fitted", "judged")]
+    of = {generation: tuple(run for run in runs if run.group[1] == generation) for generation in (*generations, "A100")}
+    return next((found for found in of.values() if len(found) >= LEAST), of["A100"])
 
 
 @functools.cache
-def _spread(kind: str, generation: str) -> tuple[float, float, int]:
+def _spread(kind: str, *generations: str) -> tuple[float, float, int]:
     """The least and the most ratio of nine in ten runs that judge, and how many these are; of all runs, where few
     judge."""
-    runs = evidence_for(kind, generation)
+    runs = evidence_for(kind, *generations)
     judging = [run for run in runs if run.role == "judged"]
-    chosen, enough = (judging, FEW_JUDGE) if len(judging) >= FEW_JUDGE // 2 else (runs, FEW_RUNS)
+    judged = len(judging) >= FEW_JUDGE // 2
+    chosen, enough, least = (judging, FEW_JUDGE, 1.0) if judged else (runs, FEW_RUNS, FLOOR)
     found = sorted(run.ratio for run in chosen)
     outside = math.floor((1 - SHARE) / 2 * len(found))
     power = 1 if len(found) >= enough else 2
-    return min(found[outside], 1) ** power, max(found[-1 - outside], 1) ** power, len(found)
+    return min(found[outside] ** power, 1 / least), max(found[-1 - outside] ** power, least), len(found)
 
 
 def find_band(estimate: Estimate) -> Band:
     """The error to expect of an estimate, by the published runs of its family of programs and generation of GPUs."""
     case = estimate.case
-    group = family_of(case.layout), generation_of(case.hardware.gpu)
+    gpu = case.hardware.gpu
+    group = family_of(case.layout), generation_of(gpu), fitted_generation(gpu)
 
     def distance(run: Run) -> float:
-        """In factors of two: of the model's size, of the number of GPUs and of the sequence."""
+        """In factors of two: of the model's size, of the number of GPUs, of the sequence; another type is one more."""
         other = run.case
         pairs = (
             (case.model.layers * case.model.hidden**2, other.model.layers * other.model.hidden**2),
             (case.hardware.count, other.hardware.count),
             (case.model.sequence, other.model.sequence),
         )
-        return sum(abs(math.log2(mine / its)) for mine, its in pairs)
+        return (other.hardware.gpu != gpu) + sum(abs(math.log2(mine / its)) for mine, its in pairs)
 
     return Band(*_spread(*group), min(evidence_for(*group), key=distance))
 

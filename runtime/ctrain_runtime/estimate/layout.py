@@ -26,7 +26,7 @@ _NO_PIPELINE = ("zero2", "zero3")  # DeepSpeed's pipeline engine refuses them
 @dataclass(frozen=True)
 class Layout:
     """`strategy` is that of the data-parallel ranks; `batch` is global, `micro_batch` that of a GPU, in sequences. A
-    stage has `interleave` parts of the layers, which are not neighbours."""
+    stage has `interleave` parts of the layers, which are not neighbours. `compiled`: as a whole, as llm.c."""
 
     batch: int
     micro_batch: int = 1
@@ -40,6 +40,13 @@ class Layout:
     attention: Attention = "flash"
     sequence_parallel: bool = False
     precision: Precision = "bf16"
+    compiled: bool = False
+
+    @property
+    def can_be_compiled(self) -> bool:
+        """Whether published runs tell compiled programs from others."""
+        unsplit = not self.splits_model and SHARDED[self.strategy] < 3
+        return unsplit and self.precision == "bf16" and self.attention == "flash"
 
     @property
     def splits_model(self) -> bool:
@@ -62,7 +69,17 @@ class Layout:
         """The options of `ctrain estimate` that differ from the defaults, apart from the batch."""
         default = Layout(self.batch)
         words = []
-        for name in ("strategy", "tp", "pp", "interleave", "micro_batch", "recompute", "offload", "sequence_parallel"):
+        for name in (
+            "strategy",
+            "tp",
+            "pp",
+            "interleave",
+            "micro_batch",
+            "recompute",
+            "offload",
+            "sequence_parallel",
+            "compiled",
+        ):
             value = getattr(self, name)
             if value != getattr(default, name):
                 words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
@@ -96,6 +113,9 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     if layout.pp > 1 and layout.strategy in _NO_PIPELINE:
         hint = "Pass --strategy zero1 or fsdp, or --pp 1"
         raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
+    if layout.compiled and not layout.can_be_compiled:
+        problem = "compiled programs are told from others only in bf16, with FlashAttention, where no layers are split"
+        raise UsageError(problem, "Omit --compiled")
     if layout.interleave > 1:
         _check_interleaved(model, layout, layout.micro_batches(gpus))
     if layout.recompute == "selective" and layout.attention == "flash":

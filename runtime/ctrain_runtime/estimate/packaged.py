@@ -14,6 +14,8 @@ def example_for(model: Model, layout: Layout) -> str:
         return f"{NONE} has this model: they train GPTs; {_other(layout)}"
     if layout.sequence_parallel or (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"
+    if layout.compiled:
+        return f"{NONE} is compiled as a whole; {_other(layout)}"
     if not layout.splits_model:
         return f"ctrain run gpt -- strategy={layout.strategy}"
     if layout.strategy == "ddp" and layout.recompute == "none" and model.layers % layout.pp == 0:
@@ -24,4 +26,12 @@ def example_for(model: Model, layout: Layout) -> str:
 
 
 def _other(layout: Layout) -> str:
-    return "torchtitan does" if layout.strategy == "fsdp" else "Megatron-LM does" if layout.splits_model else "own code"
+    return (
+        "torchtitan does"
+        if layout.strategy == "fsdp"
+        else "Megatron-LM does"
+        if layout.splits_model
+        else "llm.c is"
+        if layout.compiled
+        else "own code"
+    )
