@@ -15,8 +15,9 @@ from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, NodeGroup
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
+from ctrain_runtime.run import site_engine
 from ctrain_runtime.run.directory import as_data
-from ctrain_runtime.run.targets import describe_cluster, find_site_engine
+from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site.files import BUILT_IN_DIR
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
@@ -165,7 +166,7 @@ def _site(name: str) -> Site:
 def _site_plan(name: str, launcher: str) -> LaunchPlan:
     site = _site(name)
     site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
-    engine = find_site_engine(site)[0] if site.engine.path else ENGINE
+    engine = site_engine.find(site)[0] if site.engine.path else ENGINE
     return a_plan(
         site=site,
         image=_site_image(site, launcher),

@@ -8,7 +8,8 @@ from typing import Any
 
 from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.plan.model import LaunchPlan, Options
-from ctrain_runtime.run.prepare import Request, prepare
+from ctrain_runtime.run.prepare import prepare
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import select_site
 from samples import programs as fakes
 from samples.sample_images import write_store

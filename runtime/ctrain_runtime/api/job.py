@@ -10,7 +10,7 @@ from typing import Optional
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.run.parameters import parse_setting
-from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import select_site
 
 

@@ -15,7 +15,7 @@ from ctrain_runtime.run import directory, parent_directories, wait
 from ctrain_runtime.run.cancel import cancel
 from ctrain_runtime.run.follow import Metrics, read_text
 from ctrain_runtime.run.pick_up import find_run, pick_up, refresh
-from ctrain_runtime.run.prepare import prepare, runs_directory
+from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import submit as submit_launch
 from ctrain_runtime.site.select import select_site
@@ -118,7 +118,7 @@ def submit(job: Job) -> Run:
 
 def attach(run: Union[str, Path] = directory.LAST, *, runs: str = "", site: str = "") -> Run:
     """An earlier run, by its name, its directory, its job, or `last`. Raises CtrainError if there is none."""
-    own = runs_directory(select_site(site, {"runs": runs}).site)
+    own = parent_directories.of_site(select_site(site, {"runs": runs}).site)
     parents = (own,) if runs else parent_directories.with_remembered(own)
     path = find_run(str(run), *parents)
     pick_up(path)

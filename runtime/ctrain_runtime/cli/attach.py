@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ctrain_runtime.cli.follow import DETACHED, finish, follow
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run import DETACHED, add_plain, finish, follow
+from ctrain_runtime.cli.run_options import add_plain
 from ctrain_runtime.cli.run_state import as_state
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.cli.status import describe

@@ -18,16 +18,13 @@ from typing import Any
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.text import format_size, table
-from ctrain_runtime.cli import run_options, run_view
+from ctrain_runtime.cli import follow, run_options, run_view
 from ctrain_runtime.cli.output import Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
-from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.payload import PREFLIGHT
-from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
-from ctrain_runtime.run.submit import submit
 from ctrain_runtime.site.files import save_key
 from ctrain_runtime.site.select import site_names
 
@@ -65,13 +62,11 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--save: {args.site} has no name of a site", "Add `expected_bandwidth` to that file yourself")
     text = (PREFLIGHT / run_files.BENCH_PROGRAM).read_text(encoding="utf-8")
     launch = dataclasses.replace(prepared.launch, scripts={**prepared.launch.scripts, run_files.BENCH_PROGRAM: text})
+    prepared = dataclasses.replace(prepared, launch=launch)
     if args.dry_run:
-        print(run_view.describe(dataclasses.replace(prepared, launch=launch)))
+        print(run_view.describe(prepared))
         return 0
-    terminal = Terminal(sys.stderr if args.json else sys.stdout)
-    with Interrupts() as interrupts:
-        terminal.show(run_view.summary(prepared, request.site.reason))
-        code = follow(submit(launch), terminal, interrupts, as_json=False)
+    code = follow.start(prepared, request.site.reason, Terminal(sys.stderr if args.json else sys.stdout))
     lines = (Path(plan.run_directory) / run_files.BENCH).read_text().splitlines() if code == 0 else []
     results = [json.loads(line) for line in lines]
     if args.json:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.cli import sweep_view
+from ctrain_runtime.cli.follow import follow
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.runs import PARALLEL, RUNS_HELP, add_run_argument, chosen_run, run_parents
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import CtrainError, SchedulerError

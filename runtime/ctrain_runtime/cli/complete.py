@@ -116,9 +116,8 @@ def _runs(values: Mapping[str, str]) -> Sequence[str]:
     from ctrain_runtime.run import parent_directories  # only here: start-up is measured
     from ctrain_runtime.run.directory import LAST
     from ctrain_runtime.run.pick_up import list_runs
-    from ctrain_runtime.run.prepare import runs_directory
 
-    own = runs_directory(select_site(values.get("site", ""), values).site)
+    own = parent_directories.of_site(select_site(values.get("site", ""), values).site)
     parents = (own,) if values.get("runs") else parent_directories.with_remembered(own)
     return [LAST, *(run.name for run in islice(list_runs(*parents), NEWEST))]
 

@@ -40,7 +40,6 @@ from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import parent_directories, record
 from ctrain_runtime.run.measured import RATE, measure
 from ctrain_runtime.run.pick_up import find_run
-from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.targets import find_cluster
 from ctrain_runtime.site.select import SelectedSite, select_site
 
@@ -280,7 +279,7 @@ def _partition(args: argparse.Namespace, selected: SelectedSite) -> tuple[Partit
 def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) -> tuple[Case, str]:
     """The case with the efficiency of a measured rate: of --rate, or of a run of any number of replicas; and a note."""
     if args.calibrate:
-        path = find_run(args.calibrate, *parent_directories.with_remembered(runs_directory(selected.site)))
+        path = find_run(args.calibrate, *parent_directories.with_remembered(parent_directories.of_site(selected.site)))
         run, measured = record.load(path), measure(path / METRICS).tokens_per_second
         if measured is None:
             problem = f"no {RATE} in {path / METRICS}"

@@ -16,15 +16,12 @@ import sys
 from dataclasses import replace
 
 from ctrain_runtime import schedulers
-from ctrain_runtime.cli import run_options, run_view, tunnel
+from ctrain_runtime.cli import follow, run_options, run_view, tunnel
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Options
-from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
-from ctrain_runtime.run.submit import submit
 
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105  # a variable that the server reads: other users' ps does not show it
 # Runs on the node, with the tunnel's line as $1: {port} and {node} stand for what is known only there. The server takes
@@ -65,10 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0
-    terminal = Terminal(sys.stdout)
-    with Interrupts() as interrupts:
-        terminal.show(run_view.summary(prepared, request.site.reason))
-        return follow(submit(prepared.launch), terminal, interrupts, as_json=False)
+    return follow.start(prepared, request.site.reason, Terminal(sys.stdout))
 
 
 def _with_token(options: Options) -> Options:

@@ -17,20 +17,18 @@ from pathlib import Path
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.text import table
-from ctrain_runtime.cli import run_view
+from ctrain_runtime.cli import follow, run_view
 from ctrain_runtime.cli.output import Activity, print_line
-from ctrain_runtime.cli.run import DETACHED, add_plain, follow
-from ctrain_runtime.cli.run_options import add_site
+from ctrain_runtime.cli.run_options import add_plain, add_site
 from ctrain_runtime.cli.runs import RUN_HELP, run_parents
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import LossesPart, UsageError
 from ctrain_runtime.report import replayed
 from ctrain_runtime.run import replay
-from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.pick_up import find_run, pick_up
-from ctrain_runtime.run.prepare import Request, prepare
-from ctrain_runtime.run.submit import submit
+from ctrain_runtime.run.prepare import prepare
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import select_site
 
 TOLERANCE = 1e-6
@@ -79,10 +77,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0
-    with Interrupts() as interrupts:
-        terminal.show(run_view.summary(prepared, request.site.reason))
-        code = follow(submit(prepared.launch), terminal, interrupts, as_json=False)
-    if code == DETACHED:
+    code = follow.start(prepared, request.site.reason, terminal)
+    if code == follow.DETACHED:
         return code
     metrics = (path / run_files.METRICS, Path(plan.run_directory) / run_files.METRICS)
     verdict, agree = _verdict(replayed.compare_losses(*metrics, args.tolerance), args.tolerance)

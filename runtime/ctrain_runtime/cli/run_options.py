@@ -14,7 +14,7 @@ from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
 from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.plan.profile import DEFAULT_RANKS, DEFAULT_STEPS, TOOLS
 from ctrain_runtime.run.parameters import parse_setting
-from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import FALLBACK, select_site
 
 IMAGE = (
@@ -69,6 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
         text = "command that is told of start and end (default: `notify` of the site file)"
         others.add_argument("--notify", default="", metavar="COMMAND", help=text)
     return others
+
+
+def add_plain(parser: argparse._ActionsContainer) -> None:
+    """The option --plain, of verbs that watch a run."""
+    parser.add_argument("--plain", action="store_true", help="print lines only, also on a terminal: no live view")
 
 
 def add_single_rank(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import textwrap
@@ -23,9 +24,9 @@ from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
-from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Record, duration
+from ctrain_runtime.run.request import Prepared
 
 LAST_LINES = 8
 EARLY = {
@@ -126,6 +127,11 @@ def _where(plan: LaunchPlan) -> str:
     cores = f"{gpus}{pluralize(size.cores_per_rank, 'core')} per rank"
     spare = f" and {pluralize(size.spare_nodes, 'spare node')}" if size.spare_nodes else ""
     return f"{size.nodes} x {placement.partition}{spare}{inside}: {cores}; {ranks}; {limit}"
+
+
+def as_json(prepared: Prepared) -> str:
+    """All of a plan. Values of secrets are masked."""
+    return json.dumps(as_data(prepared.launch), indent=2)
 
 
 def describe(prepared: Prepared, *, full: bool = False) -> str:

@@ -32,7 +32,6 @@ from ctrain_runtime.cli.run_state import RunState, look, state
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.run import group, parent_directories, record
 from ctrain_runtime.run.pick_up import find_run, list_parents, list_runs, pick_up
-from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.remove import Removable, check, remove
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.site.select import select_site
@@ -91,7 +90,7 @@ def add_run_argument(parser: argparse.ArgumentParser, default: str = "", text: s
 
 def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:
     """The parent directories of runs: that of --runs alone, else all of the caller's. Raises SiteError, ConfigError."""
-    own = runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
+    own = parent_directories.of_site(select_site(args.site or "", {"runs": args.runs}).site)
     return (own,) if args.runs else parent_directories.with_remembered(own)
 
 

@@ -15,8 +15,8 @@ import json
 import sys
 
 from ctrain_runtime.cli import run_options, run_view, sweep
+from ctrain_runtime.cli.follow import follow
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.run.interrupts import Interrupts

@@ -14,11 +14,12 @@ from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.cli import run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.errors import CANCELLED, CtrainError, UsageError
-from ctrain_runtime.run import group
+from ctrain_runtime.run import group, parent_directories
 from ctrain_runtime.run.grid import combinations, parse_axes
 from ctrain_runtime.run.group import Group
 from ctrain_runtime.run.interrupts import Interrupts
-from ctrain_runtime.run.prepare import Request, prepare, runs_directory
+from ctrain_runtime.run.prepare import prepare
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.run.sweep import submit_group
 
@@ -48,7 +49,7 @@ def submit_sweep(args: argparse.Namespace, request: Request) -> int:
     placement = sample.launch.plan.placement
     has_queue = bool(placement.partition) and not placement.allocation
     at_once = args.at_once or (None if has_queue else 1)
-    made = group.create(runs_directory(request.site.site), request.name, planned.name, at_once, settings)
+    made = group.create(parent_directories.of_site(request.site.site), request.name, planned.name, at_once, settings)
     if not args.json:
         print_line(run_view.summary(sample, request.site.reason, of_sweep=f"{made.name}-N"))
         limit = f", {at_once} at a time" if at_once else ""

@@ -20,7 +20,6 @@ from ctrain_runtime.remote.ssh import LETTERS
 from ctrain_runtime.remote.words import MARK, from_word
 from ctrain_runtime.run import parent_directories
 from ctrain_runtime.run.pick_up import pick_up, refresh
-from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.site.select import select_site
 
 
@@ -87,7 +86,7 @@ def _place_of_code(request: Mapping[str, Any]) -> Path:
 
 def _parent(request: Mapping[str, Any]) -> Path:
     """The parent directory of runs, by the options --site and --runs."""
-    return runs_directory(select_site(request["site"], {"runs": request["runs"]}).site)
+    return parent_directories.of_site(select_site(request["site"], {"runs": request["runs"]}).site)
 
 
 def _list(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan.environment import multinode_environment
 from ctrain_runtime.plan.make import absolute_patterns
 from ctrain_runtime.plan.staging import staging_directory
-from ctrain_runtime.run import select_image
-from ctrain_runtime.run.targets import describe_cluster, find_site_engine, limit_threads
+from ctrain_runtime.run import select_image, site_engine
+from ctrain_runtime.run.targets import describe_cluster, limit_threads
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import SelectedSite
 
@@ -185,7 +185,7 @@ def _compare_plugin(selected: SelectedSite, reference: str, *, in_job: bool) -> 
         yield Finding("image", "fail", error.message, error.hint)
         return
     try:
-        lines = _examine_plugin(site, find_site_engine(site)[0], image)
+        lines = _examine_plugin(site, site_engine.find(site)[0], image)
     except ConfigError as error:
         yield Finding("NCCL plugin", "fail", error.message, error.hint)
         return

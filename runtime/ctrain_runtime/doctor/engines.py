@@ -13,7 +13,7 @@ from ctrain_runtime.base.text import user_name
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError
-from ctrain_runtime.run.targets import find_site_engine
+from ctrain_runtime.run import site_engine
 from ctrain_runtime.site.model import Site
 
 _FUSE = Path("/dev/fuse")
@@ -23,7 +23,7 @@ _SUBORDINATE_IDS = (Path("/etc/subuid"), Path("/etc/subgid"))
 def check_engine(site: Site) -> Iterator[Finding]:
     """Whether the engine of the site works here, and what it needs for this user."""
     try:
-        engine, _ = find_site_engine(site)
+        engine, _ = site_engine.find(site)
     except EngineError as error:
         yield Finding("engine", "fail", error.message, error.hint)
         return

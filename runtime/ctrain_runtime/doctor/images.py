@@ -16,8 +16,8 @@ from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
 from ctrain_runtime.plan.size import JobFit, JobSize
-from ctrain_runtime.run import select_image
-from ctrain_runtime.run.targets import find_nodes, find_site_engine
+from ctrain_runtime.run import select_image, site_engine
+from ctrain_runtime.run.targets import find_nodes
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import SelectedSite
 
@@ -73,7 +73,7 @@ def _nodes(part: Partition) -> Iterator[NodeFacts]:
 def _check_layers(site: Site, found: Image) -> Iterator[Finding]:
     """By starting a container, where this machine has the engine."""
     try:
-        engine, _ = find_site_engine(site)
+        engine, _ = site_engine.find(site)
         ignored = facts.detect_facts(Cluster(), found, engine).ignores_layers
     except EngineError:
         return  # a finding of its own

@@ -12,6 +12,13 @@ import os
 from pathlib import Path
 
 from ctrain_runtime.base.paths import expand_home
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import expand
+
+
+def of_site(site: Site) -> Path:
+    """The site's. Raises ConfigError."""
+    return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
 
 
 def remember(parent: Path) -> None:

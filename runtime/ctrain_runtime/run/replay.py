@@ -14,7 +14,7 @@ from ctrain_runtime.job import Dataset, Job, Resources
 from ctrain_runtime.plan.environment import MASK
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import site_mounts
-from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.site.select import SelectedSite, load_site
 

@@ -11,8 +11,9 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.group import Group, Member, with_job
 from ctrain_runtime.run.pick_up import pick_up, refresh
-from ctrain_runtime.run.prepare import Request, prepare
+from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.remove import check, remove
+from ctrain_runtime.run.request import Request
 from ctrain_runtime.run.submit import Run, submit
 
 

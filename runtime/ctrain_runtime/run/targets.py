@@ -1,11 +1,12 @@
-"""The cluster and the engine that a run is planned for: asked here, or as the site's file describes them."""
+"""The cluster that a run is planned for: asked here, or as the site's file describes it."""
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Union
+from typing import Callable, Union
 
 from ctrain_runtime import gpus
 from ctrain_runtime.base import time_limit
@@ -13,16 +14,13 @@ from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.cluster import machine
 from ctrain_runtime.cluster.groups import change_nodes
 from ctrain_runtime.cluster.model import Cluster, Limits, NodeGroup, Partition
-from ctrain_runtime.engines.apptainer import Engine, engine_at, find_engine
-from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
+from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobFit
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import others_detected
-
-ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
 
 Notes = tuple[str, ...]
 
@@ -33,8 +31,13 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
     Where a dry run cannot ask the scheduler, all of it is, which a note says. Raises SchedulerError, or ConfigError for
     a wrong time limit in the site's file.
     """
+    return complete(functools.partial(scheduler.facts, site), site, dry_run=dry_run)
+
+
+def complete(answer: Callable[[], Cluster], site: Site, *, dry_run: bool = False) -> tuple[Cluster, Notes]:
+    """The same of what a scheduler answers, or raises as SchedulerError."""
     try:
-        cluster = scheduler.facts(site)
+        cluster = answer()
     except SchedulerError as error:
         others = " or ".join(f"--site {name}" for name in others_detected(site))
         other = f"; another scheduler is installed here, too: {others}" if others else ""
@@ -130,22 +133,3 @@ def find_nodes(fit: JobFit) -> NodeFacts:
         return replace(nodes, arch=nodes.arch or here)
     models = machine.gpu_models() if use_gpus else ()
     return NodeFacts("this machine", here, models, machine.driver_version(), machine.cpu_instructions())
-
-
-def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:
-    """The engine of the site's nodes; for a dry run without any, an assumed one, which a note says.
-
-    Raises EngineError without an engine here, unless the site's file has its path and version.
-    """
-    path, version = site.engine.path, site.engine.version
-    if path and version:
-        engine = Engine("apptainer" if "apptainer" in path else "singularity", path, version)
-        return replace(engine, fakeroot=site.engine.fakeroot), ()
-    try:
-        engine = replace(engine_at(path), path=path) if path else find_engine()
-        return replace(engine, fakeroot=site.engine.fakeroot), ()
-    except EngineError as error:
-        if dry_run:
-            return ASSUMED, (f"no engine on this machine: planned for {ASSUMED.name} {ASSUMED.version}",)
-        hint = "If only the nodes have it, set `engine` with its path and version in the site file"
-        raise EngineError(error.message, f"{error.hint}. {hint}" if error.hint else hint) from error

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ctrain_runtime.cli.follow import follow
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.run import interrupts, record, watch

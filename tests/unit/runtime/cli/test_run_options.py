@@ -13,7 +13,7 @@ from ctrain_runtime.cli import run_options
 from ctrain_runtime.cli.main import Parser
 from ctrain_runtime.errors import ConfigError, SiteError, UsageError
 from ctrain_runtime.plan.model import PREPARED, Options
-from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.run.request import Request
 
 
 def request(*arguments: str, rest: tuple[str, ...] = ()) -> Request:

@@ -14,9 +14,9 @@ from ctrain_runtime.run import logs, record, shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
-from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Attempt, Exit
+from ctrain_runtime.run.request import Prepared
 from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, an_image, changed, some_facts
 
 

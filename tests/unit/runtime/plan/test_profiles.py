@@ -15,7 +15,8 @@ from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.launcher_choice import Imports, choose
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run.targets import describe_cluster, find_site_engine
+from ctrain_runtime.run import site_engine
+from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
 from samples.plans import a_job, a_launch, a_plan, an_image, some_facts
@@ -35,7 +36,7 @@ def site(name: str) -> Site:
 def plan(name: str, launcher: str = "env", software: Any = None, **options: Any) -> LaunchPlan:
     """A plan where there is no cluster."""
     own = site(name)
-    facts = some_facts(cluster=describe_cluster(own), engine=find_site_engine(own)[0])
+    facts = some_facts(cluster=describe_cluster(own), engine=site_engine.find(own)[0])
     required = tuple((option, "mine") for option in own.required if option != "comment")
     settings = (*required, *options.pop("settings", ()))
     image = an_image(software=software or OPEN_MPI)

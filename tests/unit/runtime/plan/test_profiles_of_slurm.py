@@ -11,7 +11,8 @@ from ctrain_runtime.errors import ResourceError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.preflight import plan_preflight
-from ctrain_runtime.run.targets import describe_cluster, find_site_engine
+from ctrain_runtime.run import site_engine
+from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
 from samples.plans import ENGINE, a_job, a_launch, a_plan, an_image, some_facts
@@ -27,7 +28,7 @@ def site(name: str) -> Site:
 
 def plan(name: str, **options: Any) -> LaunchPlan:
     own = site(name)
-    engine = find_site_engine(own)[0] if own.engine.path else ENGINE
+    engine = site_engine.find(own)[0] if own.engine.path else ENGINE
     settings = (*((option, "mine") for option in own.required), *options.pop("settings", ()))
     image = {"image": an_image(software=ROCM)} if own.gpu_order else {}
     facts = some_facts(cluster=describe_cluster(own), engine=engine)

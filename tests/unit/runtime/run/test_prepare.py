@@ -22,8 +22,9 @@ from ctrain_runtime.errors import (
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory, outside_paths, parent_directories, record
 from ctrain_runtime.run.ending import Ending
-from ctrain_runtime.run.prepare import Prepared, prepare
+from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Exit
+from ctrain_runtime.run.request import Prepared
 from samples import programs as fakes
 from samples.run_requests import GPU, HERE, asked, make_machine, plan_of
 from samples.runs import StandIn, submitted

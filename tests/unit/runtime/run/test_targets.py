@@ -16,7 +16,9 @@ from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, Sched
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest
-from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
+from ctrain_runtime.run import site_engine
+from ctrain_runtime.run.site_engine import ASSUMED
+from ctrain_runtime.run.targets import describe_cluster, find_cluster, find_nodes
 from ctrain_runtime.site.model import Site, SiteEngine, SitePartition, SiteQos
 from ctrain_runtime.site.select import load_site, select_site, site_names
 from samples import programs as fakes
@@ -166,7 +168,7 @@ def test_the_site_says_which_a100_the_scheduler_means(
 
 def test_the_engine_of_the_nodes(programs: Path) -> None:
     def engine(**keys: str) -> Engine:
-        found, notes = find_site_engine(dataclasses.replace(SITE, engine=SiteEngine(**keys)))
+        found, notes = site_engine.find(dataclasses.replace(SITE, engine=SiteEngine(**keys)))
         assert notes == ()
         return found
 
@@ -186,7 +188,7 @@ def test_the_engine_of_the_nodes(programs: Path) -> None:
 @pytest.mark.usefixtures("programs")
 def test_a_dry_run_needs_no_engine() -> None:
     note = "no engine on this machine: planned for apptainer 1.1.0"
-    assert find_site_engine(SITE, dry_run=True) == (ASSUMED, (note,))
+    assert site_engine.find(SITE, dry_run=True) == (ASSUMED, (note,))
 
 
 def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +260,6 @@ def test_gpus_that_the_scheduler_does_not_know(programs: Path) -> None:
 
 def test_an_engine_that_needs_fakeroot(programs: Path) -> None:
     site = dataclasses.replace(SITE, engine=SiteEngine("apptainer", "1.4.1", fakeroot=True))
-    assert find_site_engine(site)[0] == Engine("apptainer", "apptainer", "1.4.1", fakeroot=True)
+    assert site_engine.find(site)[0] == Engine("apptainer", "apptainer", "1.4.1", fakeroot=True)
     fakes.answer(programs, "apptainer", "apptainer version 1.4.1\n")
-    assert find_site_engine(dataclasses.replace(SITE, engine=SiteEngine(fakeroot=True)))[0].fakeroot
+    assert site_engine.find(dataclasses.replace(SITE, engine=SiteEngine(fakeroot=True)))[0].fakeroot
