@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ctrain_runtime.base import background
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,3 +27,13 @@ def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     # No machine stops here, and a disk on which images are being built takes seconds. Crashes count the calls.
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _no_call_outlives_its_test(_clean_surroundings: None) -> Iterator[None]:
+    """What a refused request left unanswered would otherwise start its commands among those of the next test."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == background.NAME:
+            thread.join(60)
+            assert not thread.is_alive()

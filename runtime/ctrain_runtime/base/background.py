@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import Future
 from typing import Callable, TypeVar
 
+NAME = "ctrain-background"  # of the threads
+
 Result = TypeVar("Result")
 
 
@@ -20,5 +22,5 @@ def start(function: Callable[[], Result]) -> Future[Result]:
         except BaseException as error:  # raised where the result is needed
             future.set_exception(error)
 
-    threading.Thread(target=call, daemon=True).start()
+    threading.Thread(target=call, name=NAME, daemon=True).start()
     return future

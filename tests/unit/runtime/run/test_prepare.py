@@ -4,11 +4,14 @@ import dataclasses
 import os
 import shlex
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ctrain_runtime import schedulers
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import (
     CtrainError,
     DataError,
@@ -25,6 +28,7 @@ from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.request import Prepared
+from ctrain_runtime.site.model import Site
 from samples import programs as fakes
 from samples.run_requests import GPU, HERE, asked, make_machine, plan_of
 from samples.runs import StandIn, submitted
@@ -48,6 +52,22 @@ def test_a_launch_is_complete_and_nothing_but_its_empty_directory_is_left(machin
     changed = {path for path in set(machine.rglob("*")) - set(before) if machine / "cache" not in (path, *path.parents)}
     reserved = {machine / "ctrain-runs", machine / "ctrain-runs/one"}
     assert changed - calls == reserved  # nothing was submitted, nothing written
+
+
+def test_a_mistyped_job_is_refused_before_the_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = threading.Event()
+
+    def answer(_site: Site) -> Cluster:
+        event.wait(60)
+        raise AssertionError("not needed")
+
+    monkeypatch.setattr(schedulers.get("slurm"), "facts", answer)
+    try:
+        with pytest.raises(JobError, match=r"/jbo/job\.yaml not found"):
+            prepare(asked(reference="./jbo"))
+        assert not event.is_set()
+    finally:
+        event.set()
 
 
 def test_the_command_line_comes_before_torchrun_and_that_before_the_job() -> None:
