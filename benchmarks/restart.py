@@ -56,8 +56,8 @@ class NoStepsError(Exception):
 
 @dataclass(frozen=True)
 class Restart:
-    """Seconds from the fault to the next step, those of them that the new rank 0 took, those of its first start, when
-    nothing of the image was in memory; and steps that were done twice."""
+    """Seconds from the fault to the next step, those of them that the new rank 0 took, or a new torchrun above it,
+    those of its first start, when nothing of the image was in memory; and steps that were done twice."""
 
     seconds: float
     start: float
@@ -112,7 +112,7 @@ class Bench:
                 argv = self.command(tool, directory)
                 process = subprocess.Popen(argv, stdout=output, stderr=output, start_new_session=True)
             try:
-                return _restart(process, directory)
+                return _restart(process, directory, "command" if tool == "ctrain, torchrun" else "born")
             except NoStepsError as error:
                 print(
                     f"restart.py: {tool}: {error}\n{(directory / 'output').read_text(errors='replace')[-2000:]}",
@@ -123,7 +123,7 @@ class Bench:
                 _end(process)
 
 
-def _restart(process: subprocess.Popen[bytes], directory: Path) -> Restart:
+def _restart(process: subprocess.Popen[bytes], directory: Path, began: str) -> Restart:
     wait_for(lambda: len(steps(directory)) >= STEPS_BEFORE, process)
     first, killed = steps(directory)[0], time.time()
     os.kill(int((directory / "pid.1").read_text()), signal.SIGKILL)
@@ -131,7 +131,7 @@ def _restart(process: subprocess.Popen[bytes], directory: Path) -> Restart:
     done = [step for step in steps(directory) if step["born"] == first["born"]]
     again = next(step for step in steps(directory) if step["born"] != first["born"])
     seconds, lost = again["time"] - killed, done[-1]["step"] - again["step"] + 1
-    return Restart(seconds, again["time"] - again["born"], first["time"] - first["born"], lost)
+    return Restart(seconds, again["time"] - again[began], first["time"] - first[began], lost)
 
 
 def steps(directory: Path) -> list[dict[str, Any]]:

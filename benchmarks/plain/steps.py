@@ -17,14 +17,30 @@ import torch.distributed as dist
 SAVED_EVERY = 10
 
 
-def born() -> float:
-    """When this process was created, in seconds since the epoch."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+def fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat (proc(5)), from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def born(pid: int) -> float:
+    """When a process was created, in seconds since the epoch."""
+    ticks = int(fields(pid)[19])
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
+def starter() -> int:
+    """The torchrun above this process; without one, this process."""
+    pid = os.getpid()
+    while pid > 1:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if any(word.endswith((b"/torchrun", b"torch.distributed.run")) for word in words):
+            return pid
+        pid = int(fields(pid)[1])
+    return os.getpid()
+
+
 def main() -> None:
-    directory, begun = Path(sys.argv[1]), born()
+    directory, began = Path(sys.argv[1]), {"born": born(os.getpid()), "command": born(starter())}
     snapshot, step = directory / "snapshot.pt", 0
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -43,7 +59,7 @@ def main() -> None:
             step += 1
             time.sleep(0.05)  # the computation of a larger model
             if rank == 0:
-                print(json.dumps({"time": time.time(), "step": step, "born": begun}), file=lines, flush=True)
+                print(json.dumps({"time": time.time(), "step": step, **began}), file=lines, flush=True)
             if rank == 0 and step % SAVED_EVERY == 0:
                 torch.save({"step": step, "model": model.module.state_dict()}, directory / "snapshot.tmp")
                 (directory / "snapshot.tmp").replace(snapshot)

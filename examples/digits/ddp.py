@@ -19,7 +19,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, finish
+from example import EXIT_SAVED, Metrics, World, finish, stopping
 from pictures import make_parser
 
 
@@ -54,6 +54,7 @@ def main() -> int:
     wrapped = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
     metrics = Metrics(world)
+    stopping()  # from here on a signal only asks for the end, after an epoch
     for epoch in range(first_epoch, options.epochs):
         share.set_epoch(epoch)  # each epoch deals the pictures anew
         optimizer.param_groups[0]["lr"] = options.lr * world.size * (1 - epoch / options.epochs)
@@ -64,9 +65,8 @@ def main() -> int:
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-        sums = torch.stack(
-            [torch.stack(losses).mean(), digits.count_correct(model, val, world.rank, world.size, device)]
-        )
+        counted = digits.count_correct(model, val, world.rank, world.size, device)
+        sums = torch.stack([torch.stack(losses).mean(), counted, counted.new_tensor(float(stopping()))])
         dist.all_reduce(sums)
         loss, correct = sums[0].item() / world.size, int(sums[1])
 
@@ -77,6 +77,8 @@ def main() -> int:
             world.say(f"epoch {epoch + 1}/{options.epochs}  loss {loss:.3f}  accuracy {correct / len(val):.1%}")
             state = {**done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save_checkpoint(state)
+        if sums[2] and epoch + 1 < options.epochs:
+            return EXIT_SAVED
     return 0
 
 

@@ -19,7 +19,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, finish
+from example import EXIT_SAVED, Metrics, World, finish, stopping
 from pictures import make_parser
 
 
@@ -58,6 +58,7 @@ def main() -> int:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     metrics = Metrics(world)
+    stopping()  # from here on a signal only asks for the end, after an epoch
     for epoch in range(first_epoch, options.epochs):
         share.set_epoch(epoch)  # each epoch deals the pictures anew
         optimizer.param_groups[0]["lr"] = options.lr * world.size * (1 - epoch / options.epochs)
@@ -70,6 +71,7 @@ def main() -> int:
             losses.append(loss.detach())
         loss = hvd.allreduce(torch.stack(losses).mean(), op=hvd.Average).item()
         correct = hvd.allreduce(digits.count_correct(model, val, world.rank, world.size, device), op=hvd.Sum).item()
+        stops = hvd.allreduce(torch.tensor(float(stopping())), op=hvd.Sum).item()
 
         # Step 5: rank 0 alone reports and writes checkpoints; the others hold the same weights.
         if world.rank == 0:
@@ -78,6 +80,8 @@ def main() -> int:
             world.say(f"epoch {epoch + 1}/{options.epochs}  loss {loss:.3f}  accuracy {correct / len(val):.1%}")
             state = {**done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save_checkpoint(state)
+        if stops and epoch + 1 < options.epochs:
+            return EXIT_SAVED
     return 0
 
 

@@ -16,7 +16,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import pictures
 import tensorflow as tf
-from example import Metrics, World, finish, run_dir
+from example import EXIT_SAVED, Metrics, World, finish, run_dir, stopping
 from keras_checkpoint import restore
 from tensorflow.keras import layers
 
@@ -66,6 +66,7 @@ def main() -> int:
 
     metrics = Metrics(world)
     saved = tf.train.CheckpointManager(checkpoint, str(run_dir() / "checkpoint"), max_to_keep=2, checkpoint_name="step")
+    stopping()  # from here on a signal only asks for the end, after an epoch
     for epoch in range(int(first_epoch), options.epochs):
         # Each epoch deals the pictures anew, as many to each rank: its steps wait for those of the others.
         share = np.random.default_rng(epoch).permutation(len(labels))[world.rank :: world.size][:per_rank]
@@ -75,6 +76,7 @@ def main() -> int:
         correct = np.sum(answers == val_labels[world.rank :: world.size])
         loss = float(hvd.allreduce(tf.constant(history["loss"][0]), op=hvd.Average))
         accuracy = int(hvd.allreduce(tf.constant(correct), op=hvd.Sum)) / len(val_labels)
+        stops = float(hvd.allreduce(tf.constant(float(stopping())), op=hvd.Sum))
 
         # Step 5: rank 0 alone reports and writes checkpoints; the others hold the same weights.
         if world.rank == 0:
@@ -83,6 +85,8 @@ def main() -> int:
             world.say(f"epoch {epoch + 1}/{options.epochs}  loss {loss:.3f}  accuracy {accuracy:.1%}")
             first_epoch.assign(epoch + 1)
             saved.save(checkpoint_number=done["step"])
+        if stops and epoch + 1 < options.epochs:
+            return EXIT_SAVED
     return 0
 
 

@@ -26,7 +26,7 @@ from torchvision import models
 sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
-from example import Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
+from example import EXIT_SAVED, Metrics, World, begin, finish, is_restarted, resume_dir, run_dir, stopping
 from late import start_reading
 from settings import OptionParser
 
@@ -51,7 +51,7 @@ class Classifier(lightning.LightningModule):
         super().__init__()
         self.options, self.world = options, world
         self.network = torch.nn.Sequential(images.Normalize(), getattr(models, options.model)(num_classes=classes))
-        self.metrics, self.unwritten = Metrics(world), None
+        self.metrics, self.unwritten, self.stopping = Metrics(world), None, False
         self.counts = torch.zeros(2)  # validation images classified correctly, and all
 
     def configure_optimizers(self) -> dict[str, object]:
@@ -66,17 +66,30 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
         pictures, labels = batch
         loss = cross_entropy(self.network(pictures), labels)
-        mean = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean")
+        values = torch.stack([loss.detach(), loss.new_tensor(float(stopping()))])
+        means = self.trainer.strategy.reduce(values, reduce_op="mean")
         steps = self.trainer.estimated_stepping_batches
         facts = {"epoch": self.current_epoch + 1, "step": self.global_step + 1, "steps": steps}
-        self._write_step((facts, start_reading(mean)))
+        self._write_step((facts, start_reading(means)))
         return loss
 
-    def _write_step(self, following: tuple[dict[str, int], Callable[[], float]] | None = None) -> None:
+    def on_train_batch_end(self, *_: object) -> None:
+        if self.stopping:  # all ranks, after the same step
+            self._write_step()
+            partial = last_checkpoint(run_dir() / "checkpoint").with_name(".last.tmp")
+            self.trainer.save_checkpoint(partial)
+            if self.world.rank == 0:
+                partial.replace(last_checkpoint(partial.parent))
+            self.world.say(f"asked to end after step {self.global_step}; a checkpoint was saved")
+            raise SystemExit(EXIT_SAVED)
+
+    def _write_step(self, following: tuple[dict[str, int], Callable[[], list[float]]] | None = None) -> None:
         """Writes the step before, which a GPU has done by now: `.item()` of this one would wait for it."""
         if self.unwritten:
             facts, read = self.unwritten
-            self.metrics.write(**facts, loss=read())
+            loss, stops = read()
+            self.stopping = stops > 0
+            self.metrics.write(**facts, loss=loss)
         self.unwritten = following
 
     def validation_step(self, batch: list[torch.Tensor], _index: int) -> None:
@@ -97,6 +110,10 @@ class Classifier(lightning.LightningModule):
         self.world.say(
             f"epoch {self.current_epoch + 1}/{self.options.epochs}  accuracy {correct / count:.1%} of {count}"
         )
+
+
+def last_checkpoint(directory: Path) -> Path:
+    return directory / "last.ckpt"
 
 
 def choose_precision(device: torch.device) -> str:
@@ -132,12 +149,13 @@ def main() -> int:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    resumed = resume_dir() / "last.ckpt" if resume_dir() else None
+    resumed = last_checkpoint(resume_dir()) if resume_dir() else None
     if resumed and not resumed.exists():
         if not is_restarted():
             raise SystemExit(f"{resumed.parent} has no checkpoint to resume from")
         resumed = None
     loaders = images.make_loaders(dataset, options, world)
+    stopping()  # from here on a signal only asks for the end; before Lightning sets handlers of its own
     trainer.fit(Classifier(options, dataset.classes, world), *loaders, ckpt_path=resumed)
     return 0
 

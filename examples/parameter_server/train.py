@@ -25,7 +25,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, begin, finish
+from example import EXIT_SAVED, Metrics, World, begin, finish, stopping
 from pictures import make_parser
 
 METHODS = {"sync": "server, synchronous", "async": "server, asynchronous", "ring": "ring all-reduce"}
@@ -137,8 +137,13 @@ def main() -> int:
     metrics = Metrics(world)
     # To resume skips the methods that are done: each takes seconds.
     results = (load_checkpoint(world.device) or {"results": []})["results"]
+    stopping()  # from here on a signal only asks for the end, after a method
     for method in options.methods:
         if method not in [result["method"] for result in results]:
+            stops = torch.tensor(float(stopping()), device=world.device)
+            dist.all_reduce(stops)
+            if stops:
+                return EXIT_SAVED
             results.append(measure(method, data, val, options, world, metrics))
             metrics.write(**results[-1])
             if world.rank == 0:
