@@ -237,7 +237,7 @@ class _Watcher:
         for restart in restarts.find(self._run)[self._attempt : attempt]:
             self._observer.restarted(restart, self._run.plan.program.restarts)
             self._attempt = restart.attempt
-        self._output_seen = False
+        self._output_seen, self._started = False, time.monotonic()
         self._up.clear()
         self.pause.reset()
 
@@ -260,7 +260,8 @@ class _Watcher:
                 self.pause.reset()
         self._observer.ranks(up, total, self._run.plan.unit)
         if not up and self._started and now - self._started > SILENCE_SECONDS:
-            for line in self._job_log.read().splitlines():
+            # How torchrun ended the ranks of an attempt before fills the screen, with several lines for each.
+            for line in restarts.MARK.split(self._job_log.read())[-1].splitlines():
                 if line.strip():
                     self._observer.job_log(line)
 

@@ -165,6 +165,20 @@ def test_a_restart_is_shown_before_its_ranks_are_up(
     assert "".join(observer.of("output")) == "one\ntwo\n"
 
 
+def test_silence_after_a_restart_shows_nothing_of_the_attempt_before(
+    tmp_path: Path, scheduler: StandIn, clock: Clock, interrupts: NoSignals
+) -> None:
+    """With torchrun, the job's log then has several lines for each rank of a node."""
+    run = submitted(tmp_path / "one", scheduler, nodes=2, ranks_per_node=2, restarts=1)
+    write_events(run.path, {"what": "started", "stage": "before", "job": "7", "time": 1.0})
+    (run.path / "logs/job.log").write_text("closing signal SIGTERM\n" * 64 + "\n--- attempt 1 ---\nno address\n")
+    write_restart(run.path, 1, 3)
+    clock.later(60, lambda: write_end(run.path, 1))
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert observer.of("job_log") == ["no address"]
+
+
 def test_a_program_may_print_what_looks_like_a_restart(run: Run, interrupts: NoSignals) -> None:
     (run.path / "logs/rank0.log").write_text("a\n\n--- attempt 1 ---\n")
     write_end(run.path, 0)
