@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder.build_host.settings import BuildHost
 from ctrain_builder.cache import cache_space, compiled, estimate, eviction
-from ctrain_builder.cache.build_cache import Cache, LayerBuild, LayerContent
+from ctrain_builder.cache.build_cache import Cache, LayerBuild
 from ctrain_builder.cache.cache_root import require_overlays
 from ctrain_builder.definitions import lock_file
 from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.definitions.parent import Parent
 from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.image import describe, flatten, licenses, lock, sbom
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.image.describe import Content
@@ -241,7 +242,7 @@ class Builder:
     ) -> bool:
         """Take a layer from a registry. False if none offers it, or if that fails, which ends no build."""
         offer = planned.offer
-        if self.shared is None or offer is None or offer.origin in self.shared.failed:
+        if self.shared is None or offer is None or offer.content.origin in self.shared.failed:
             return False
         log = self.cache.log(plan.spec, planned.name)
         step = self.progress.begin("layer", planned.name, log)
@@ -249,8 +250,8 @@ class Builder:
             with self.cache.work_directory() as work:
                 made = self.shared.fetch(self._container(work), planned, offer, below, log)
                 used.enter_context(self.cache.use(made))
-                built = min(max(offer.built, not_before), manifest_writer.utc_now())  # clocks differ
-                self.cache.add_layer(made, target, built, offer.origin)
+                built = min(max(offer.content.built, not_before), manifest_writer.utc_now())  # clocks differ
+                self.cache.add_layer(made, target, built, offer.content.origin)
         except (BuildError, ConfigError, RegistryError) as error:
             step.end("failed")
             self.progress.note(f"layer {planned.name} is built: {error.message}")
@@ -281,7 +282,7 @@ class Builder:
             self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.host.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
             self._compare(container, plan, planned, [*below, target])
-        step.end("copied" if planned.part else "built", target.stat().st_size)
+        step.end("copied" if planned.inherited else "built", target.stat().st_size)
 
     def _compare(self, container: Container, plan: BuildPlan, planned: PlannedLayer, paths: list[Path]) -> None:
         """Say why a layer is not what images.lock has of it, if it is not."""
@@ -300,9 +301,9 @@ class Builder:
         return is_own and not self.host.secrets and planned is not plan.layers[-1]
 
     def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
-        if planned.part:
+        if planned.inherited:
             arch, is_base = planned.inputs.arch, planned.definition.is_base
-            return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
+            return inherit.copy(container, planned.name, planned.inherited, log, arch=arch, is_base=is_base)
         if planned.snapshot:
             mirror = lock_file.at_snapshot(planned.arguments.get(MIRROR, ""), planned.snapshot)
             planned = replace(planned, arguments={**planned.arguments, MIRROR: mirror})

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.files import manifest_writer
 from ctrain_builder.files.digests import regions_digest
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan import build_plan
 from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.testing import planned_tests, reuse

@@ -27,6 +27,7 @@ from typing import IO, Any, Optional, TypeVar
 
 from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.files import atomic, locks, tree
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.base import config
 from ctrain_runtime.base.digest import file_digest
@@ -52,21 +53,6 @@ class LayerBuild:
     size: int
     seconds: int = 0
     recipe: str = ""
-
-
-@dataclass(frozen=True)
-class LayerContent:
-    """What is in a layer: digest and size (bytes) of its partition, and when it was built (UTC; "" if unknown).
-
-    Two layers of one key can differ, if packages that a definition installs have changed in between. `origin`: the
-    repository that it was downloaded from. `private`: its %post could read passwords of the build host.
-    """
-
-    digest: str
-    size: int
-    built: str = ""
-    origin: str = ""
-    private: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import stat
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent, load_record
+from ctrain_builder.cache.build_cache import Cache, load_record
 from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.files.tree import Tree
 from ctrain_runtime.base.digest import file_digest
 

@@ -79,13 +79,13 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             present += cache.layer(part.key, part.definition.is_base).stat().st_size
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
-            copied = part.part or part.offer
+            copied = part.inherited or (part.offer and part.offer.content)
             source = download if part.base else base_source.local_size(part.public) if part.definition.is_base else None
             known = copied.size if copied else made.size if made else source
             size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
             # A parent's layers are not unpacked. One that is to be downloaded may have to be built after all.
-            largest = max(largest, size if part.part else _UNPACKED * size)
+            largest = max(largest, size if part.inherited else _UNPACKED * size)
     whole = missing + present
     kept = missing + whole
     while_layers_are_built = missing + largest  # the image comes later

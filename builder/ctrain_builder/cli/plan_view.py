@@ -108,7 +108,9 @@ def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
 
 def _download(part: PlannedLayer) -> Optional[dict[str, Any]]:
     """What of a layer comes from a registry instead of being built; None: nothing."""
-    return {"from": part.offer.origin, "size": part.offer.size} if part.offer and part.downloads else None
+    return (
+        {"from": part.offer.content.origin, "size": part.offer.content.size} if part.offer and part.downloads else None
+    )
 
 
 def as_text(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
@@ -147,7 +149,9 @@ def _summary(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
     known = [outlook.seconds for outlook in stale if outlook.seconds]
     if stale and len(known) == len(stale):
         parts.append(f"about {format_duration(sum(known))}")
-    sizes = {part.key: part.offer.size for one in stale for part in one.plan.layers if part.offer and part.downloads}
+    sizes = {
+        part.key: part.offer.content.size for one in stale for part in one.plan.layers if part.offer and part.downloads
+    }
     if sizes:
         parts.append(f"{format_size(sum(sizes.values()))} to download")
     if stale:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from ctrain_builder.files.digests import Region
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.images import image as images
@@ -29,23 +30,13 @@ Facts = Callable[[str, Callable[[], dict[str, str]]], dict[str, str]]  # as Cach
 
 
 @dataclass(frozen=True)
-class Part:
-    """A file system of a parent: a region of `file`, in bytes. `layer` is the name of the layer that it becomes."""
-
-    layer: str
-    file: Path
-    offset: int
-    size: int
-    digest: str
-
-
-@dataclass(frozen=True)
 class Parent:
-    """A parent image, its file systems lowest first. `image` is None for a file without a manifest."""
+    """A parent image. `layers`: its file systems, the lowest first, each with the name of the layer that it becomes.
+    `image` is None for a file without a manifest."""
 
     title: str  # as in pytorch:24.12-hd-r3, or the file's name
     digest: str  # of its file
-    parts: tuple[Part, ...]
+    layers: tuple[tuple[str, Region], ...]
     image: Optional[Image] = None
 
 
@@ -87,7 +78,7 @@ def _described(image: Image, facts: Facts) -> Parent:
     title = manifest.reference if manifest.release else image.path.name
     names = [layer.definition if layer else manifest.name for layer in layers]
     known = [layer.digest if layer else "" for layer in layers]
-    return Parent(title, manifest.digest, _parts(image.path, names, known, facts), image)
+    return Parent(title, manifest.digest, _layers(image.path, names, known, facts), image)
 
 
 def _plain(path: Path, machine: str, facts: Facts) -> Parent:
@@ -98,16 +89,16 @@ def _plain(path: Path, machine: str, facts: Facts) -> Parent:
         raise ImageUnusable(problem, "Select another image")
     count = len(sif.partitions(path))
     digest = facts(_stamp(path, "file"), lambda: {"digest": file_digest(path)})["digest"]
-    return Parent(path.name, digest, _parts(path, [path.stem] * count, [""] * count, facts))
+    return Parent(path.name, digest, _layers(path, [path.stem] * count, [""] * count, facts))
 
 
-def _parts(path: Path, names: Sequence[str], known: Sequence[str], facts: Facts) -> tuple[Part, ...]:
+def _layers(path: Path, names: Sequence[str], known: Sequence[str], facts: Facts) -> tuple[tuple[str, Region], ...]:
     """The file systems of an image; what digests are not `known` is read."""
     entries = sif.partitions(path)
     for entry in entries:
         _require_squashfs(path, entry)
     return tuple(
-        Part(name, path, entry.offset, entry.size, digest or _read_digest(path, entry, facts))
+        (name, Region(path, entry.offset, entry.size, digest or _read_digest(path, entry, facts)))
         for entry, name, digest in zip(entries, _unique(names), known)
     )
 
@@ -126,10 +117,10 @@ def _read_digest(path: Path, entry: sif.SifObject, facts: Facts) -> str:
     return facts(name, lambda: {"digest": file_digest(path, entry.offset, entry.size)})["digest"]
 
 
-def _stamp(path: Path, part: str) -> str:
+def _stamp(path: Path, subject: str) -> str:
     """Changes when the file does."""
     found = path.stat()
-    return f"parent-{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{part}"
+    return f"parent-{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{subject}"
 
 
 def _unique(wanted: Sequence[str]) -> list[str]:

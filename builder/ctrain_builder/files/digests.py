@@ -1,7 +1,8 @@
-"""Digests of an image's regions, which take no reading of partitions whose digests are known.
+"""Regions of files; and the digest of an image by its regions, which takes no reading of partitions whose digests are
+known.
 
-They are for images in a builder's cache, most of which was there before the build; a published one has its file's.
-SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and for each region between two of them.
+Such digests are for images in a builder's cache, most of which was there before the build; a published one has its
+file's. SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and for each region between two of them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class NotAsBuilt(ImageUnusable):
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a file, in bytes; `digest` is "" where it is not known."""
+    """Bytes of a file; `digest` is "" where it is not known."""
 
+    path: Path
     offset: int
     size: int
     digest: str = ""
@@ -39,19 +41,19 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
     at, size = 0, image.stat().st_size
     partitions = sorted(zip(sif.partitions(image), layers), key=lambda pair: pair[0].offset)
     if len(partitions) != len(layers) or len(sif.partitions(image)) != len(layers):
-        return [Region(0, size)]  # a flat one
+        return [Region(image, 0, size)]  # a flat one
     for entry, layer in partitions:
         if entry.size != layer.size or entry.offset < at:
             raise ImageUnusable(f"{image} does not consist of the layers in its manifest")
-        found += [Region(at, entry.offset - at), Region(entry.offset, entry.size, layer.digest)]
+        found += [Region(image, at, entry.offset - at), Region(image, entry.offset, entry.size, layer.digest)]
         at = entry.offset + entry.size
-    return [*found, Region(at, size - at)]
+    return [*found, Region(image, at, size - at)]
 
 
 def regions_digest(image: Path, layers: Sequence[Layer]) -> str:
     """As in sha256-regions:9f2c... Raises ImageUnusable."""
     found = regions(image, layers)
-    return _joined(found, (region.digest or file_digest(image, region.offset, region.size) for region in found))
+    return _joined(found, (one.digest or file_digest(image, one.offset, one.size) for one in found))
 
 
 class RegionHasher:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder.cache.build_cache import LayerContent
 from ctrain_builder.definitions import ngc
 from ctrain_builder.files.digests import regions_digest
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_builder.image import licenses
 from ctrain_builder.layers.container import Container

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ctrain_builder.definitions.parent import Part
+from ctrain_builder.files.digests import Region
 from ctrain_builder.layers import metadata, pack, sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import copy_metadata
@@ -14,11 +14,11 @@ from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import BuildError, ImageUnusable
 
 
-def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: bool) -> Path:
+def copy(container: Container, name: str, source: Region, log: Path, *, arch: str, is_base: bool) -> Path:
     """Copy a file system of a parent image. Returns a new SIF for the lowest, else the squashfs file, in the work
     directory. Raises BuildError, ImageUnusable."""
     packed = pack.packed(container)
-    _extract(part, packed)
+    _extract(name, source, packed)
     return as_base(container, packed, log, arch) if is_base else packed
 
 
@@ -35,23 +35,23 @@ def require_key(container: Container, packed: Path, below: Sequence[Path], key: 
         raise BuildError(f"{packed.name} is not the layer with the key {key[:12]}", f"Log: {log}")
 
 
-def _extract(part: Part, target: Path) -> None:
-    """Copy the region to a file. Raises ImageUnusable if it is not what it was when the build was planned."""
+def _extract(name: str, source: Region, target: Path) -> None:
+    """Copy a region to a file. Raises ImageUnusable if it is not what it was when the build was planned."""
     sha = hashlib.sha256()
     with target.open("wb") as copied:
-        for chunk in _chunks(part):
+        for chunk in _chunks(source):
             sha.update(chunk)
             copied.write(chunk)
-    if f"sha256:{sha.hexdigest()}" != part.digest:
-        problem = f"digest mismatch: layer {part.layer} in {part.file} is not what its manifest records"
+    if f"sha256:{sha.hexdigest()}" != source.digest:
+        problem = f"digest mismatch: layer {name} in {source.path} is not what its manifest records"
         raise ImageUnusable(problem, "It was modified after publishing; report it to its publisher")
 
 
-def _chunks(part: Part) -> Iterator[bytes]:
+def _chunks(region: Region) -> Iterator[bytes]:
     try:
-        with part.file.open("rb") as source:
-            source.seek(part.offset)
-            yield from read_chunks(source, part.size)
+        with region.path.open("rb") as source:
+            source.seek(region.offset)
+            yield from read_chunks(source, region.size)
     except OSError as error:
-        what = f"cannot read {part.file}: {error.strerror}"
+        what = f"cannot read {region.path}: {error.strerror}"
         raise ImageUnusable(what, "If the version was removed, choose another one") from error

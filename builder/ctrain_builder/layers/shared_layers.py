@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent, partition
+from ctrain_builder.cache.build_cache import Cache, partition
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import inherit, pack
 from ctrain_builder.layers.container import Container
 from ctrain_builder.plan import build_plan, redistribution
@@ -76,9 +77,9 @@ class SharedLayers:
         """
         packed = pack.packed(container)
         try:
-            layers.download(self.client(), offer, packed, _meter(log, offer.size, container.tick))
+            layers.download(self.client(), offer, packed, _meter(log, offer.content.size, container.tick))
         except Unreachable:
-            self.failed.add(offer.origin)
+            self.failed.add(offer.content.origin)
             raise
         if planned.definition.is_base:
             return inherit.as_base(container, packed, log, offer.arch)
@@ -92,16 +93,16 @@ class SharedLayers:
         for part, parent in zip(plan.layers, parents):
             path = cache.layer(part.key, part.definition.is_base)
             content = cache.known_content(part.key, part.definition.is_base) or LayerContent("", 0)
-            if part.part or content.origin == self.target:
+            if part.inherited or content.origin == self.target:
                 continue
             if why := self._reason_to_keep(plan, part, content):
                 progress.note(f"layer {part.name} is not uploaded: {why}")
                 continue
-            facts = (part.key, part.name, plan.arch, content.digest, content.size, parent, content.built)
+            layer = StoredLayer(part.key, part.name, plan.arch, parent, replace(content, origin=self.target))
             step = progress.begin("upload", part.name, log)
             done = _meter(log, content.size, progress.tick)
             try:
-                outcome = _upload(client, StoredLayer(self.target, *facts), path, done)
+                outcome = _upload(client, layer, path, done)
             except CtrainError as error:
                 step.end("failed")
                 return error

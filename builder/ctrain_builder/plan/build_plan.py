@@ -17,7 +17,8 @@ from ctrain_builder.definitions.definition import PARENT, Definition
 from ctrain_builder.definitions.files import SourceFile
 from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.definitions.lock_file import LockedLayer
-from ctrain_builder.definitions.parent import Parent, Part
+from ctrain_builder.definitions.parent import Parent
+from ctrain_builder.files.digests import Region
 from ctrain_builder.plan import layer_key
 from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_builder.registry.stored_layer import StoredLayer
@@ -41,10 +42,10 @@ class PlannedLayer:
     """One definition's layer. `arguments` hold the values of its `definition`.
 
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
-    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
-    the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
-    earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do. `offer`:
-    the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
+    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `inherited` is the file
+    system of the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was
+    built earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do.
+    `offer`: the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
     `recipe`: see layer_key. `locked`: what images.lock has of it; `snapshot`: the date of the mirror to build it from.
     """
 
@@ -56,7 +57,7 @@ class PlannedLayer:
     exists: bool
     base: str = ""
     epoch: int = FALLBACK_EPOCH
-    part: Optional[Part] = None
+    inherited: Optional[Region] = None
     not_before: str = ""
     renewal: str = ""
     offer: Optional[StoredLayer] = None
@@ -83,7 +84,7 @@ class PlannedLayer:
     @property
     def is_from_mirror(self) -> bool:
         """Whether it is a base from package mirrors: built again, it may have newer packages."""
-        return self.definition.is_base and not self.part and not self.inputs.base
+        return self.definition.is_base and not self.inherited and not self.inputs.base
 
 
 @dataclass(frozen=True)
@@ -205,16 +206,18 @@ def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str
     """The layers that an image takes over from its parent."""
     layers: list[PlannedLayer] = []
     names = {part.name for part in spec.chain}
-    for part in parent.parts:
-        if part.layer in names:
-            what = f"image {spec.name}: {parent.title} has a layer {part.layer}, which is also in the chain"
+    for name, region in parent.layers:
+        if name in names:
+            what = f"image {spec.name}: {parent.title} has a layer {name}, which is also in the chain"
             raise ConfigError(what, "Rename your definition")
-        source, below = (f"{{{{ {PARENT} }}}}", layers[-1]) if layers else (part.layer, None)
-        about = definitions.parse(part.layer, part.file, f"Bootstrap: localimage\nFrom: {source}\n")
-        inputs = LayerInputs(below.key if below else "", part.digest, arch, {}, (), {})
+        source, below = (f"{{{{ {PARENT} }}}}", layers[-1]) if layers else (name, None)
+        about = definitions.parse(name, region.path, f"Bootstrap: localimage\nFrom: {source}\n")
+        inputs = LayerInputs(below.key if below else "", region.digest, arch, {}, (), {})
         key, values = layer_key.compute_key(inputs), {PARENT: below.name} if below else {}
         recipe = layer_key.compute_recipe(inputs, below.recipe if below else "")
-        layers.append(PlannedLayer(about, values, (), inputs, key, exists(key, not below), part=part, recipe=recipe))
+        layers.append(
+            PlannedLayer(about, values, (), inputs, key, exists(key, not below), inherited=region, recipe=recipe)
+        )
     return layers
 
 
@@ -263,17 +266,17 @@ def with_offers(
     layers: list[PlannedLayer] = []
     below: Optional[str] = ""
     for layer in plan.layers:
-        offer = None if layer.exists or layer.part or plan.problem else find(layer, below)
+        offer = None if layer.exists or layer.inherited or plan.problem else find(layer, below)
         layer = replace(layer, offer=offer, downloads=offer is not None and below is not None)
-        own = digest(layer) if layer.exists else layer.part.digest if layer.part else ""
-        below = (offer.digest if offer and layer.downloads else own) or None
+        own = digest(layer) if layer.exists else layer.inherited.digest if layer.inherited else ""
+        below = (offer.content.digest if offer and layer.downloads else own) or None
         layers.append(layer)
     return replace(plan, layers=tuple(layers))
 
 
 def fits(layer: PlannedLayer, offer: StoredLayer, below: Optional[str]) -> bool:
     """Whether an offer is as new as asked for, and was built on what has the digest `below` (None: unknown)."""
-    return offer.built >= layer.not_before and below in (None, offer.parent)
+    return offer.content.built >= layer.not_before and below in (None, offer.parent)
 
 
 def status(plan: BuildPlan, before: Callable[[str], Optional[LayerInputs]]) -> tuple[BuildStatus, ...]:
@@ -288,7 +291,7 @@ def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[LayerInputs])
     if layer.exists:
         return BuildStatus(OK, why)
     if layer.offer and layer.downloads:
-        return BuildStatus(DOWNLOAD, (f"{format_size(layer.offer.size)} from {layer.offer.origin}",))
+        return BuildStatus(DOWNLOAD, (f"{format_size(layer.offer.content.size)} from {layer.offer.content.origin}",))
     if layer.renewal:
         return BuildStatus(STALE, (layer.renewal,))
     if before is None:

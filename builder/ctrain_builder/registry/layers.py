@@ -40,17 +40,17 @@ def download(client: RegistryClient, layer: StoredLayer, target: Path, done: Cal
 
     Raises RegistryError; Unusable for a content with another digest. Then the file is of no use.
     """
-    source = artifacts.Download(client, _reference(layer.origin, layer.key), layer.digest)
+    source = artifacts.Download(client, _reference(layer.content.origin, layer.key), layer.content.digest)
     sha, at = hashlib.sha256(), 0
     with target.open("wb") as file:
-        while at < layer.size:
-            part = source.read(min(_CHUNK, layer.size - at), at)
+        while at < layer.content.size:
+            part = source.read(min(_CHUNK, layer.content.size - at), at)
             sha.update(part)
             file.write(part)
             at += len(part)
             done(at)
-    if f"sha256:{sha.hexdigest()}" != layer.digest:
-        what = f"digest mismatch: {layer.origin}:{layer.key[:12]} is not what its manifest records"
+    if f"sha256:{sha.hexdigest()}" != layer.content.digest:
+        what = f"digest mismatch: {layer.content.origin}:{layer.key[:12]} is not what its manifest records"
         raise Unusable(what, "Report it to the registry's administrators")
 
 
@@ -59,16 +59,18 @@ def upload(client: RegistryClient, layer: StoredLayer, read: ReadAt, done: Calla
 
     Raises RegistryError; ImageUnusable if the partition is not the one that is described.
     """
-    ref = _reference(layer.origin, layer.key)
+    ref = _reference(layer.content.origin, layer.key)
     with contextlib.suppress(Unusable):
-        found = find(client, layer.origin, layer.key, layer.arch, PUSH)  # of a new repository, readers know nothing
-        if found and (found.digest, found.parent) == (layer.digest, layer.parent):
+        found = find(
+            client, layer.content.origin, layer.key, layer.arch, PUSH
+        )  # of a new repository, readers know nothing
+        if found and (found.content.digest, found.parent) == (layer.content.digest, layer.parent):
             return EXISTS
-        if found and found.built > layer.built:
+        if found and found.content.built > layer.content.built:
             return NEWER_EXISTS
-    sent = artifacts.put_blob(client, ref, layer.digest, layer.size, read, done)
-    if sent != layer.digest:
-        what = f"layer {layer.definition} in the cache is damaged: it has the digest {sent}, not {layer.digest}"
+    sent = artifacts.put_blob(client, ref, layer.content.digest, layer.content.size, read, done)
+    if sent != layer.content.digest:
+        what = f"layer {layer.definition} in the cache is damaged: it has the digest {sent}, not {layer.content.digest}"
         raise ImageUnusable(what, f"Build it again: --rebuild={layer.definition}")
     config = artifacts.put_small(client, ref, b"{}")
     artifacts.put_manifest(client, ref, stored_layer.artifact(layer, config, ctrain_version()))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_runtime.errors import RegistryError
 
 _CONFIG = "application/vnd.ctrain.layer.v1+json"  # of nothing: by this type registries tell what an artifact is
@@ -26,32 +27,26 @@ class Unusable(RegistryError):
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A layer in the repository `origin` (oras://HOST/PATH).
+    """A layer in a repository, its content's `origin` (oras://HOST/PATH). `parent` is the digest of the partition that
+    it was built on ("" for a base)."""
 
-    `digest` and `size` (bytes) are of its partition, `parent` is the digest of the one that it was built on ("" for a
-    base), `built` the time of that (UTC).
-    """
-
-    origin: str
     key: str
     definition: str
     arch: str
-    digest: str
-    size: int
     parent: str
-    built: str
+    content: LayerContent
 
 
 def artifact(layer: StoredLayer, config: Mapping[str, Any], maker: str) -> dict[str, Any]:
     """Its manifest in the registry. `config` names the blob of an empty object, `maker` is the version of ctrain."""
     facts = {"key": layer.key, "arch": layer.arch, "parent": layer.parent, "ctrain": maker}
-    blob = {"mediaType": _BLOB, "digest": layer.digest, "size": layer.size}
+    blob = {"mediaType": _BLOB, "digest": layer.content.digest, "size": layer.content.size}
     return {
         "config": {"mediaType": _CONFIG, **config},
         "layers": [{**blob, "annotations": {_TITLE: f"{layer.definition}.sqsh"}}],
         "annotations": {
             _TITLE: layer.definition,
-            _CREATED: layer.built,
+            _CREATED: layer.content.built,
             **{f"{_OWN}{name}": value for name, value in facts.items()},
         },
     }
@@ -74,7 +69,7 @@ def read(data: Mapping[str, Any], origin: str, key: str, arch: str) -> StoredLay
         raise _unusable(origin, key, "its manifest is damaged")
     if not _TIME.fullmatch(built) or (parent and not _DIGEST.fullmatch(parent)):
         raise _unusable(origin, key, "its manifest is damaged")
-    return StoredLayer(origin, key, definition, arch, digest, size, parent, built)
+    return StoredLayer(key, definition, arch, parent, LayerContent(digest, size, built, origin))
 
 
 def _unusable(origin: str, key: str, why: str) -> Unusable:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from ctrain_builder.files.digests import Region
 from ctrain_builder.image import foreign_packages, licenses, sbom
 from ctrain_builder.store import adopted_name
 from ctrain_builder.store.adopted_name import AdoptedName
-from ctrain_builder.store.copy import SharedRange, copy, finalise, temporary
+from ctrain_builder.store.copy import copy, finalise, temporary
 from ctrain_builder.store.publish import CopyObserver, commit_copy, find_same, last_release, require_not_withdrawn
 from ctrain_builder.store.writer import Permissions, translate_os_errors
 from ctrain_runtime.base import command
@@ -159,8 +160,8 @@ def _copy(adoption: Adoption, root: Path, engine: Engine, watch: CopyObserver) -
     """A whole copy without a name, and its manifest. Raises ImageUnusable."""
     source, manifest, access = adoption.file, adoption.manifest, Permissions(root.stat())
     with temporary(root, manifest.file_name, watch.say) as file:
-        whole = SharedRange(0, manifest.size, source, 0)
-        copied = copy(source, file, access, parts=[whole], done=watch.done)
+        whole = {0: Region(source, 0, manifest.size)}
+        copied = copy(source, file, access, known=whole, done=watch.done)
         if copied.digest != manifest.digest:
             raise ImageUnusable(f"{source} has changed since it was examined", "Run the command again")
         if packages := _add_packages(file, adoption, engine, watch):

@@ -13,7 +13,7 @@ import shutil
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional
@@ -39,16 +39,6 @@ _FICLONERANGE = 0x4020940D  # ioctl_ficlonerange(2)
 _RANGE = struct.Struct("=qQQQ")
 # Stripes for files of which some are large and some small: facts of CSCS, who keep images on Lustre.
 _STRIPES = ("-E", "4M", "-c", "1", "-E", "64M", "-c", "4", "-E", "-1", "-c", "-1", "-S", "4M")
-
-
-@dataclass(frozen=True)
-class SharedRange:
-    """A part of an image that another file holds: its `size` bytes at `offset` are those at `start` there."""
-
-    offset: int
-    size: int
-    path: Path
-    start: int
 
 
 @dataclass(frozen=True)
@@ -135,25 +125,20 @@ def is_lustre(directory: Path) -> bool:
     return mount_of(directory).kind == "lustre" and command.which("lfs") is not None
 
 
-def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[SharedRange]:
+def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> dict[int, Region]:
     """Where the layers of an image are in images that are published already."""
     if manifest.flat:
-        return []
-    known: dict[str, tuple[Path, sif.SifObject]] = {}
+        return {}
+    known: dict[str, Region] = {}
     for other in others:
         if other.manifest.flat:
             continue
         with contextlib.suppress(ImageUnusable):
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):
-                known[layer.digest] = other.path, entry
-    found: list[SharedRange] = []
-    if not known:
-        return found
-    for layer, entry in zip(manifest.layers, sif.partitions(image)):
-        path, held = known.get(layer.digest, (None, None))
-        if layer.digest and path and held and held.size == entry.size:
-            found.append(SharedRange(entry.offset, entry.size, path, held.offset))
-    return found
+                known[layer.digest] = Region(other.path, entry.offset, entry.size, layer.digest)
+    pairs = zip(manifest.layers, sif.partitions(image)) if known else ()
+    found = ((entry, known.get(layer.digest)) for layer, entry in pairs if layer.digest)
+    return {entry.offset: region for entry, region in found if region and region.size == entry.size}
 
 
 def copy(
@@ -161,7 +146,7 @@ def copy(
     target: Path,
     access: Permissions,
     layers: Sequence[Layer] = (),
-    parts: Iterable[SharedRange] = (),
+    known: Mapping[int, Region] = {},
     done: Callable[[int], None] = lambda _: None,
 ) -> Copied:
     """Make `target` the same as `source`, durably, with the store's mode and group; the digests of what is there then.
@@ -171,7 +156,7 @@ def copy(
     with source.open("rb") as reader:
         found = regions(source, layers) if layers else ()
         size = os.fstat(reader.fileno()).st_size
-        return fill(target, size, functools.partial(os.pread, reader.fileno()), access, found, parts, done)
+        return fill(target, size, functools.partial(os.pread, reader.fileno()), access, found, known, done)
 
 
 def fill(
@@ -180,18 +165,19 @@ def fill(
     read: ReadAt,
     access: Permissions,
     layout: Sequence[Region] = (),
-    parts: Iterable[SharedRange] = (),
+    known: Mapping[int, Region] = {},
     done: Callable[[int], None] = lambda _: None,
     present: int = 0,
 ) -> Copied:
     """Give `target` the `size` bytes that `read` brings. The first `present` bytes of it are only read: it has them.
 
-    `parts` are taken by reference where the file system can do that. `done` is told how many bytes are copied. The
-    digests are those of what is there then, that of the regions only with a `layout`. Raises DiskFullError.
+    What other files have of it, by where it begins here, is taken from there by reference if the file system can do
+    that: `known`. `done` is told how many bytes are copied. The digests are those of what is there then, that of the
+    regions only with a `layout`. Raises DiskFullError.
     """
     with target.open("r+b") as writer:
         own = functools.partial(os.pread, writer.fileno())
-        kept = [(0, present), *sorted(filter(None, (_clone(part, writer) for part in parts)))]
+        kept = [(0, present), *sorted(filter(None, (_clone(at, region, writer) for at, region in known.items())))]
         pieces = list(_pieces(kept, size))
         free = shutil.disk_usage(target.parent).free
         needed = sum(end - start for start, end, has in pieces if not has)
@@ -252,19 +238,19 @@ def _pass(
         done(start)
 
 
-def _clone(part: SharedRange, writer: BinaryIO) -> Optional[tuple[int, int]]:
-    """Take whole blocks of a part by reference: where they begin and end. None where that can't be done."""
-    size = part.size // _BLOCK * _BLOCK
-    if not size or part.offset % _BLOCK or part.start % _BLOCK:
+def _clone(offset: int, region: Region, writer: BinaryIO) -> Optional[tuple[int, int]]:
+    """Take whole blocks of a region by reference: where they begin and end. None where that can't be done."""
+    size = region.size // _BLOCK * _BLOCK
+    if not size or offset % _BLOCK or region.offset % _BLOCK:
         return None
     try:
-        with part.path.open("rb") as source:
-            fcntl.ioctl(writer.fileno(), _FICLONERANGE, _RANGE.pack(source.fileno(), part.start, size, part.offset))
+        with region.path.open("rb") as source:
+            fcntl.ioctl(writer.fileno(), _FICLONERANGE, _RANGE.pack(source.fileno(), region.offset, size, offset))
     except OSError as error:  # also of a version that `gc` has just removed
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         return None
-    return part.offset, part.offset + size
+    return offset, offset + size
 
 
 class _HashThread:

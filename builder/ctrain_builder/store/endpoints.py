@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Optional, Union
 
 from ctrain_builder.files import manifest_writer
-from ctrain_builder.files.digests import ReadAt
+from ctrain_builder.files.digests import ReadAt, Region
 from ctrain_builder.registry import artifacts
 from ctrain_builder.store import channels, deprecate, log, scan, signatures
 from ctrain_builder.store.archive import ArchiveSource, ArchiveTarget
-from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
+from ctrain_builder.store.copy import fill, resumable_file, resume_offset, shared
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
 from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
@@ -119,8 +119,8 @@ class StoreEndpoint:
         with translate_os_errors(self.root), resumable_file(self.root, part, watch.say) as file:
             if needs_copy(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
-                    parts = shared(path, manifest, open_store(self.root).images()) if path else []
-                    _receive(file, manifest, read, parts, watch)
+                    known = shared(path, manifest, open_store(self.root).images()) if path else {}
+                    _receive(file, manifest, read, known, watch)
                 with lock_store(self.root, watch.say) as writer:
                     if needs_copy(self.held([manifest])[0], manifest, self):  # again: others write meanwhile
                         _reserve(writer, manifest)
@@ -202,12 +202,12 @@ def _reserve(writer: LockedStore, manifest: Manifest) -> None:
         raise NameTaken(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
 
 
-def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedRange], watch: CopyObserver) -> None:
+def _receive(file: Path, wanted: Manifest, read: ReadAt, known: Mapping[int, Region], watch: CopyObserver) -> None:
     """Bring the bytes of a version to `file`, resuming what an earlier try has left there. Raises ImageUnusable."""
     access = Permissions(file.parent.stat())
     while True:
         present = resume_offset(file)
-        copied = fill(file, wanted.size, read, access, (), parts, watch.done, present)
+        copied = fill(file, wanted.size, read, access, (), known, watch.done, present)
         if copied.digest == wanted.digest:
             return
         file.chmod(0o600)

@@ -142,8 +142,8 @@ def _copy(
         by_regions = manifest.digest.startswith(REGIONS)
         layers = manifest.layers if by_regions else ()
         try:
-            parts = shared(image, manifest, open_store(root).images())
-            copied = copy(image, file, Permissions(root.stat()), layers, parts, watch.done)
+            known = shared(image, manifest, open_store(root).images())
+            copied = copy(image, file, Permissions(root.stat()), layers, known, watch.done)
         except ImageUnusable as error:
             raise NotAsBuilt(error.message) from error
         if manifest.digest != (copied.regions if by_regions else copied.digest):

@@ -55,7 +55,7 @@ def _inherited(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions:
     scripts: dict[str, str] = {}
     below = ""
     for count, layer in enumerate(plan.layers, 1):
-        if layer.part and (script := _script(cache, digests[:count], questions)) != below:
+        if layer.inherited and (script := _script(cache, digests[:count], questions)) != below:
             scripts[layer.name] = below = script
     return scripts
 

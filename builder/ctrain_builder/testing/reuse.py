@@ -20,8 +20,9 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.definitions import files
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import NO_MOUNTS, Container, LowerLayers
 from ctrain_runtime import payload

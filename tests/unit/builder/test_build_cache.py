@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cache import cache_space, eviction
-from ctrain_builder.cache.build_cache import Cache, LayerBuild, LayerContent
+from ctrain_builder.cache.build_cache import Cache, LayerBuild
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.files import locks
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.errors import DiskFullError
 from samples.sample_images import sif

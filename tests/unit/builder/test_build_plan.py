@@ -7,6 +7,7 @@ from typing import Optional
 import pytest
 
 from ctrain_builder.definitions import image_spec
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan import build_plan
 from ctrain_builder.plan.build_plan import FALLBACK_EPOCH, BuildPlan, PlannedLayer
 from ctrain_builder.registry.stored_layer import StoredLayer
@@ -216,7 +217,7 @@ def test_only_bases_from_mirrors_get_newer_packages(project: Path) -> None:
 
 
 def offer(part: PlannedLayer, digest: str, parent: str, built: str = "2026-11-02T00:00:00Z") -> StoredLayer:
-    return StoredLayer("oras://r/x", part.key, part.name, "amd64", digest, 5, parent, built)
+    return StoredLayer(part.key, part.name, "amd64", parent, LayerContent(digest, 5, built, "oras://r/x"))
 
 
 def offered(plan: BuildPlan, *offers: StoredLayer, digest: str = "") -> list[tuple[bool, bool]]:

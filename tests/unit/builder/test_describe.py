@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache.build_cache import LayerContent
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.files.digests import regions_digest
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.image import describe, licenses
 from ctrain_builder.image.describe import Content
 from ctrain_builder.layers.container import Container

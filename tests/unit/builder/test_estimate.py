@@ -10,6 +10,7 @@ from ctrain_builder.cache import cache_space, estimate
 from ctrain_builder.cache.build_cache import Cache, LayerBuild
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.definitions import image_spec
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan import build_plan
 from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.progress import StepName
@@ -125,7 +126,9 @@ def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.M
 
 def test_what_a_registry_offers_has_its_size_and_takes_no_time_to_build(cache: Cache, planned: BuildPlan) -> None:
     base, upper = planned.layers
-    offer = StoredLayer("oras://r/x", upper.key, "upper", "amd64", "sha256:0", 700, "sha256:1", "2026-11-24T00:00:00Z")
+    offer = StoredLayer(
+        upper.key, "upper", "amd64", "sha256:1", LayerContent("sha256:0", 700, "2026-11-24T00:00:00Z", "oras://r/x")
+    )
     plan = dataclasses.replace(
         planned, layers=(base, dataclasses.replace(upper, exists=False, offer=offer, downloads=True))
     )

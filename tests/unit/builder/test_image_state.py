@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.build import Builder
-from ctrain_builder.cache.build_cache import LayerContent
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.image import sbom
 from ctrain_builder.image.state import CachedImage
 from ctrain_builder.layers.container import Container

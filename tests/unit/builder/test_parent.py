@@ -13,7 +13,8 @@ import pytest
 from ctrain_builder.cache import estimate
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.definitions import image_spec, parent
-from ctrain_builder.definitions.parent import Parent, Part
+from ctrain_builder.definitions.parent import Parent
+from ctrain_builder.files.digests import Region
 from ctrain_builder.image import describe, licenses
 from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container
@@ -84,10 +85,10 @@ def test_layers_of_a_manifest_are_taken_over_without_reading(tmp_path: Path) -> 
     path = described(tmp_path / "x.sif", "pytorch-ngc", "horovod")
     found = find(str(path), never)
     assert (found.title, found.digest) == ("pytorch:24.12-hd-r3", file_digest(path))
-    for part, name, content in zip(found.parts, ("pytorch-ngc", "horovod"), (SYSTEM, UPPER)):
-        assert part.layer == name
-        assert path.read_bytes()[part.offset :][: part.size] == content
-        assert part.digest == file_digest(path, part.offset, part.size)
+    assert [name for name, _ in found.layers] == ["pytorch-ngc", "horovod"]
+    for (_, region), content in zip(found.layers, (SYSTEM, UPPER)):
+        assert path.read_bytes()[region.offset :][: region.size] == content
+        assert region.digest == file_digest(path, region.offset, region.size)
 
 
 def test_a_file_without_a_manifest_is_read_once(tmp_path: Path) -> None:
@@ -100,21 +101,21 @@ def test_a_file_without_a_manifest_is_read_once(tmp_path: Path) -> None:
         return kept[name]
 
     first = find(str(path), facts)
-    assert [part.layer for part in first.parts] == ["Debian-12", "Debian-12-2"]
+    assert [name for name, _ in first.layers] == ["Debian-12", "Debian-12-2"]
     assert first.digest == file_digest(path)
     names = set(kept)
     assert find(str(path), facts) == first
     assert set(kept) == names, "nothing new was read"
     written(path, SYSTEM, UPPER + b"!")
-    assert find(str(path), facts).parts[1].digest != first.parts[1].digest
+    assert find(str(path), facts).layers[1] != first.layers[1]
 
 
 def test_names_of_a_manifest_stay_names(tmp_path: Path) -> None:
     """They become parts of file names, and two of one name would be taken for one layer."""
     path = described(tmp_path / "x.sif", "../../etc", "../../etc")
-    assert [part.layer for part in find(str(path)).parts] == ["etc", "etc-2"]
+    assert [name for name, _ in find(str(path)).layers] == ["etc", "etc-2"]
     path = described(tmp_path / "y.sif", "{{ X }}", "%post")
-    assert [part.layer for part in find(str(path)).parts] == ["X", "post"]
+    assert [name for name, _ in find(str(path)).layers] == ["X", "post"]
 
 
 def test_a_flat_image_is_one_layer(tmp_path: Path) -> None:
@@ -122,8 +123,8 @@ def test_a_flat_image_is_one_layer(tmp_path: Path) -> None:
     layers = (Layer("a", "k0", 3), Layer("b", "k1", 2))
     manifest = a_manifest(size=path.stat().st_size, flat=True, layers=layers)
     sample_images.write_manifest(path.with_suffix(".json"), manifest)
-    [part] = find(str(path)).parts
-    assert (part.layer, part.digest) == ("pytorch", file_digest(path, part.offset, part.size))
+    [(name, region)] = find(str(path)).layers
+    assert (name, region.digest) == ("pytorch", file_digest(path, region.offset, region.size))
 
 
 @pytest.mark.parametrize("content", [b"hsqX", b"\x53\xef ext3", b""])
@@ -161,8 +162,8 @@ def test_without_a_manifest_no_signature_policy_can_be_met(tmp_path: Path) -> No
 
 def a_parent(**digests: str) -> Parent:
     """A parent of layers with these digests."""
-    parts = tuple(Part(name, Path("/x.sif"), 0, 3, digest) for name, digest in digests.items())
-    return Parent("pytorch:24.12-hd-r3", "sha256:abc", parts)
+    layers = tuple((name, Region(Path("/x.sif"), 0, 3, digest)) for name, digest in digests.items())
+    return Parent("pytorch:24.12-hd-r3", "sha256:abc", layers)
 
 
 def planned(project: Path, found: Parent, source: str = "store:pytorch:prod") -> build_plan.BuildPlan:
@@ -187,8 +188,8 @@ def test_what_the_parent_contains_is_part_of_the_keys(project: Path) -> None:
 
 def test_copying_a_parent_takes_its_size_not_that_of_its_files(project: Path, tmp_path: Path) -> None:
     gigabyte = 10**9
-    parts = (Part("base", Path("/x.sif"), 0, 10 * gigabyte, "sha256:1"),)
-    made = planned(project, Parent("pytorch:24.12-hd-r3", "sha256:abc", parts))
+    layers = (("base", Region(Path("/x.sif"), 0, 10 * gigabyte, "sha256:1")),)
+    made = planned(project, Parent("pytorch:24.12-hd-r3", "sha256:abc", layers))
     cache = open_cache(tmp_path / "cache")
     above = 300_000_000  # the guess for an upper layer
     assert estimate.space(cache, made, flat=False) == (2 * (10 * gigabyte + above), 0), "nothing is unpacked"
@@ -306,15 +307,15 @@ def test_an_image_is_labelled_with_its_parent_and_has_its_requirements(project: 
 
 def test_a_layer_that_is_not_what_was_planned_is_not_copied(tmp_path: Path) -> None:
     path = described(tmp_path / "x.sif", "a", "b")
-    part = find(str(path)).parts[1]
+    name, region = find(str(path)).layers[1]
     work = tmp_path / "work"
     work.mkdir()
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), work, lambda: None)
-    made = inherit.copy(container, part, tmp_path / "log", arch="amd64", is_base=False)
+    made = inherit.copy(container, name, region, tmp_path / "log", arch="amd64", is_base=False)
     assert made.read_bytes() == UPPER
     with pytest.raises(ImageUnusable, match=r"cannot read .*gone\.sif: No such file"):
-        gone = dataclasses.replace(part, file=tmp_path / "gone.sif")
-        inherit.copy(container, gone, tmp_path / "log", arch="amd64", is_base=False)
-    wrong = dataclasses.replace(part, digest="sha256:0")
+        gone = dataclasses.replace(region, path=tmp_path / "gone.sif")
+        inherit.copy(container, name, gone, tmp_path / "log", arch="amd64", is_base=False)
+    wrong = dataclasses.replace(region, digest="sha256:0")
     with pytest.raises(ImageUnusable, match="digest mismatch: layer b in"):
-        inherit.copy(container, wrong, tmp_path / "log", arch="amd64", is_base=False)
+        inherit.copy(container, name, wrong, tmp_path / "log", arch="amd64", is_base=False)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.registry import layers
 from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
 from ctrain_runtime.errors import ImageUnusable, RegistryError, UsageError
@@ -35,11 +36,17 @@ def registry(shelf: Shelf) -> Iterator[Front]:
 @pytest.fixture
 def layer(registry: Front) -> StoredLayer:
     where = f"oras://{registry.host}/layers"
-    return StoredLayer(where, KEY, "horovod", "amd64", digest_of(CONTENT), len(CONTENT), digest_of(b"below"), TIME)
+    return StoredLayer(
+        KEY, "horovod", "amd64", digest_of(b"below"), LayerContent(digest_of(CONTENT), len(CONTENT), TIME, where)
+    )
 
 
 def client() -> RegistryClient:
     return RegistryClient({}, timeout=5, pause=lambda _: None)
+
+
+def changed(layer: StoredLayer, **facts: Any) -> StoredLayer:
+    return dataclasses.replace(layer, content=dataclasses.replace(layer.content, **facts))
 
 
 def upload(layer: StoredLayer, content: bytes = CONTENT) -> str:
@@ -47,7 +54,7 @@ def upload(layer: StoredLayer, content: bytes = CONTENT) -> str:
 
 
 def find(layer: StoredLayer, key: str = KEY) -> object:
-    return layers.find(client(), layer.origin, key, "amd64")
+    return layers.find(client(), layer.content.origin, key, "amd64")
 
 
 def test_a_layer_comes_back_as_it_was(layer: StoredLayer, tmp_path: Path) -> None:
@@ -69,17 +76,17 @@ def test_no_list_of_tags_is_asked_for_to_learn_that_a_layer_is_missing(registry:
 def test_the_same_layer_is_uploaded_once(registry: Front, layer: StoredLayer) -> None:
     upload(layer)
     registry.requests.clear()
-    assert upload(dataclasses.replace(layer, built="2026-11-25T00:00:00Z")) == layers.EXISTS
+    assert upload(changed(layer, built="2026-11-25T00:00:00Z")) == layers.EXISTS
     assert [request.method for request in registry.requests] == ["GET"]
 
 
 def test_a_newer_layer_stays_and_an_older_one_is_replaced(layer: StoredLayer) -> None:
     """As of two jobs that have built one key at once."""
     upload(layer)
-    other = dataclasses.replace(layer, digest=digest_of(b"hsqs other"), size=10)
-    assert upload(dataclasses.replace(other, built="2026-11-24T01:02:02Z"), b"hsqs other") == layers.NEWER_EXISTS
+    other = changed(layer, digest=digest_of(b"hsqs other"), size=10)
+    assert upload(changed(other, built="2026-11-24T01:02:02Z"), b"hsqs other") == layers.NEWER_EXISTS
     assert find(layer) == layer
-    newer = dataclasses.replace(other, built="2026-11-24T01:02:04Z")
+    newer = changed(other, built="2026-11-24T01:02:04Z")
     assert upload(newer, b"hsqs other") == layers.UPLOADED
     assert find(layer) == newer
 
@@ -103,15 +110,15 @@ def test_another_content_than_recorded_is_refused(
     shelf: Shelf, layer: StoredLayer, tmp_path: Path, body: bytes
 ) -> None:
     upload(layer)
-    shelf.blobs[layer.digest] = body
-    with pytest.raises(Unusable, match=rf"^digest mismatch: {layer.origin}:{KEY[:12]} is not what"):
+    shelf.blobs[layer.content.digest] = body
+    with pytest.raises(Unusable, match=rf"^digest mismatch: {layer.content.origin}:{KEY[:12]} is not what"):
         layers.download(client(), layer, tmp_path / "layer", lambda _: None)
-    assert (tmp_path / "layer").stat().st_size <= layer.size, "no more is written than was announced"
+    assert (tmp_path / "layer").stat().st_size <= layer.content.size, "no more is written than was announced"
 
 
 def test_a_layer_that_ends_too_early(shelf: Shelf, layer: StoredLayer, tmp_path: Path) -> None:
     upload(layer)
-    shelf.blobs[layer.digest] = CONTENT[:2_000_000]
+    shelf.blobs[layer.content.digest] = CONTENT[:2_000_000]
     with pytest.raises(Unreachable, match=r" sends less of .* than it should, after 2\.0 MB"):
         layers.download(client(), layer, tmp_path / "layer", lambda _: None)
 

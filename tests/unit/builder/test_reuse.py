@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import container as container_module
 from ctrain_builder.layers.container import Container
 from ctrain_builder.testing import planned_tests, reuse

@@ -18,6 +18,7 @@ from ctrain_builder.build_host.settings import BuildHost
 from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.definitions import image_spec
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import inherit, shared_layers
 from ctrain_builder.layers.container import Container
 from ctrain_builder.layers.shared_layers import SharedLayers
@@ -118,9 +119,11 @@ def test_what_was_uploaded_is_offered_to_another_cache(
     assert lines.steps == [("upload", "base", "uploaded"), ("upload", "upper", "uploaded")]
     assert {BASE, UPPER} <= set(shelf.blobs.values()), "partitions, not files"
     base, upper = offered(SharedLayers((where,), client=client), project, open_cache(tmp_path / "new"))
-    assert base.offer == StoredLayer(where, base.key, "base", "amd64", digest_of(BASE), len(BASE), "", EARLY)
+    assert base.offer == StoredLayer(
+        base.key, "base", "amd64", "", LayerContent(digest_of(BASE), len(BASE), EARLY, where)
+    )
     assert upper.offer == StoredLayer(
-        where, upper.key, "upper", "amd64", digest_of(UPPER), len(UPPER), digest_of(BASE), LATE
+        upper.key, "upper", "amd64", digest_of(BASE), LayerContent(digest_of(UPPER), len(UPPER), LATE, where)
     )
     assert (base.downloads, upper.downloads) == (True, True)
     assert [part.offer for part in offered(SharedLayers((where,), client=client), project, cache)] == [None, None]
@@ -219,7 +222,7 @@ def test_garbage_is_named_and_only_that_layer_is_built(
 
 def planned(project: Path, tmp_path: Path, where: str) -> tuple[PlannedLayer, StoredLayer]:
     upper = plan(project, open_cache(tmp_path / "new")).layers[1]
-    return upper, StoredLayer(where, upper.key, "upper", "amd64", digest_of(UPPER), len(UPPER), "", LATE)
+    return upper, StoredLayer(upper.key, "upper", "amd64", "", LayerContent(digest_of(UPPER), len(UPPER), LATE, where))
 
 
 @pytest.mark.parametrize("marker", ["", "another key\n"])
@@ -227,7 +230,7 @@ def test_a_file_system_of_another_key_is_refused(
     project: Path, tmp_path: Path, where: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
     upper, offer = planned(project, tmp_path, where)
-    shelf.blobs[offer.digest] = UPPER
+    shelf.blobs[offer.content.digest] = UPPER
     told = {"ctrain-layer": f"{upper.key}\n"}
     monkeypatch.setattr(inherit, "copy_metadata", lambda *_: told)
     monkeypatch.setattr(shared_layers, "_LOG_SECONDS", 0)
@@ -264,8 +267,10 @@ def build(project: Path, cache: Cache, shared: object, lines: Lines, monkeypatch
     whole = plan(project, cache)
     base, upper = whole.layers
     offers = [
-        StoredLayer("oras://r/x", base.key, "base", "amd64", digest_of(BASE), len(BASE), "", EARLY),
-        StoredLayer("oras://r/x", upper.key, "upper", "amd64", digest_of(UPPER), len(UPPER), digest_of(BASE), LATE),
+        StoredLayer(base.key, "base", "amd64", "", LayerContent(digest_of(BASE), len(BASE), EARLY, "oras://r/x")),
+        StoredLayer(
+            upper.key, "upper", "amd64", digest_of(BASE), LayerContent(digest_of(UPPER), len(UPPER), LATE, "oras://r/x")
+        ),
     ]
     whole = build_plan.with_offers(whole, lambda _: "", lambda part, _: offers[part is not base])
 

@@ -7,9 +7,9 @@ from typing import BinaryIO
 
 import pytest
 
+from ctrain_builder.files.digests import Region
 from ctrain_builder.store import copy as module
 from ctrain_builder.store.copy import (
-    SharedRange,
     copy,
     fill,
     is_lustre,
@@ -47,14 +47,14 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
     """Of parts that are taken by reference too: here "by reference" writes something else."""
     (tmp_path / "source").write_bytes(b"a" * 20000)
 
-    def clone(part: SharedRange, writer: BinaryIO) -> tuple[int, int]:
-        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)
-        return part.offset, part.offset + part.size
+    def clone(offset: int, region: Region, writer: BinaryIO) -> tuple[int, int]:
+        os.pwrite(writer.fileno(), b"b" * region.size, offset)
+        return offset, offset + region.size
 
     monkeypatch.setattr(module, "_clone", clone)
-    part = SharedRange(4096, 8192, tmp_path / "source", 0)
+    known = {4096: Region(tmp_path / "source", 0, 8192)}
     with temporary(tmp_path, "x.sif") as target:
-        digest = copy(tmp_path / "source", target, Permissions(tmp_path.stat()), parts=[part]).digest
+        digest = copy(tmp_path / "source", target, Permissions(tmp_path.stat()), known=known).digest
         wanted = b"a" * 4096 + b"b" * 8192 + b"a" * (20000 - 4096 - 8192)
         assert target.read_bytes() == wanted
     assert digest == f"sha256:{hashlib.sha256(wanted).hexdigest()}"
@@ -62,9 +62,9 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
 
 def test_where_a_disk_copies_nothing_by_reference_all_is_copied(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"a" * 20000)
-    parts = [SharedRange(4096, 8192, Path("/proc/version"), 0), SharedRange(1, 8192, tmp_path / "source", 0)]
+    known = {4096: Region(Path("/proc/version"), 0, 8192), 1: Region(tmp_path / "source", 0, 8192)}
     with temporary(tmp_path, "x.sif") as target:
-        copy(tmp_path / "source", target, Permissions(tmp_path.stat()), parts=parts)
+        copy(tmp_path / "source", target, Permissions(tmp_path.stat()), known=known)
         assert target.read_bytes() == b"a" * 20000
 
 
@@ -76,14 +76,14 @@ def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
     published = PublishedImage(a_manifest(layers=(base, one)), old, ())
     manifest = a_manifest(layers=(base, two, one))
     there, here = sif.partitions(old), sif.partitions(new)
-    assert shared(new, manifest, [published]) == [
-        SharedRange(here[0].offset, 4, old, there[0].offset),
-        SharedRange(here[2].offset, 3, old, there[1].offset),
-    ]
-    assert shared(new, a_manifest(layers=(base, two, one), flat=True), [published]) == []
-    assert shared(new, manifest, [PublishedImage(a_manifest(layers=(base, one), flat=True), old, ())]) == []
+    assert shared(new, manifest, [published]) == {
+        here[0].offset: Region(old, there[0].offset, 4, base.digest),
+        here[2].offset: Region(old, there[1].offset, 3, one.digest),
+    }
+    assert shared(new, a_manifest(layers=(base, two, one), flat=True), [published]) == {}
+    assert shared(new, manifest, [PublishedImage(a_manifest(layers=(base, one), flat=True), old, ())]) == {}
     old.write_bytes(b"damaged")
-    assert shared(new, manifest, [published]) == []
+    assert shared(new, manifest, [published]) == {}
 
 
 def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

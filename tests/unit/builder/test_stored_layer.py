@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.registry import stored_layer
 from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
 
 A, B = f"sha256:{'a1' * 32}", f"sha256:{'b2' * 32}"
 WHERE, KEY = "oras://r.example.org/layers", "0f" * 32
-UPPER = StoredLayer(WHERE, KEY, "horovod", "amd64", A, 5, B, "2026-11-24T01:02:03Z")
+UPPER = StoredLayer(KEY, "horovod", "amd64", B, LayerContent(A, 5, "2026-11-24T01:02:03Z", WHERE))
 
 
 def read(data: Any, key: str = KEY, arch: str = "amd64") -> StoredLayer:
@@ -28,7 +29,7 @@ def artifact(layer: StoredLayer = UPPER) -> dict[str, Any]:
 
 def test_what_is_written_is_read() -> None:
     assert read(artifact()) == UPPER
-    base = StoredLayer(WHERE, KEY, "base", "amd64", A, 5, "", "2026-11-24T01:02:03Z")
+    base = StoredLayer(KEY, "base", "amd64", "", LayerContent(A, 5, "2026-11-24T01:02:03Z", WHERE))
     assert read(artifact(base)) == base
     assert artifact()["annotations"]["org.ctrain.layer.ctrain"] == "0.1.0"
 

@@ -8,9 +8,10 @@ from typing import Optional
 
 import pytest
 
-from ctrain_builder.cache.build_cache import Cache, LayerContent
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.definitions import image_spec
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers.container import Container
 from ctrain_builder.plan import build_plan
 from ctrain_builder.progress import Step, StepName
