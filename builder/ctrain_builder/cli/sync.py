@@ -61,8 +61,6 @@ def _sync(source: Source, target: Target, wanted: _Request, as_json: bool) -> in
             _check_reason(wanted.redistribute, source)
         redistribute = wanted.redistribute is not None
         plan = sync.plan(source, target, wanted.images, wanted.channels, redistribute=redistribute)
-        if wanted.channels and isinstance(target, StoreEndpoint):
-            policy.load(target.root)  # one that cannot be read lets nothing pass: before anything is copied
         for left_out in plan.left_out:
             print_note(f"ctrain: left out: {left_out}")
         failed: list[CtrainError] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -11,7 +12,16 @@ from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
 from ctrain_runtime.store.manifest import is_version, version_of
+from ctrain_runtime.store.references import resolve
 from ctrain_runtime.store.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, Store, channel_target, list_directory
+
+
+@dataclass(frozen=True)
+class Move:
+    """The version that a channel points to now, and the one before; "" where it is new."""
+
+    image: PublishedImage
+    before: str
 
 
 def check(channel: str) -> None:
@@ -86,6 +96,25 @@ def point(writer: LockedStore, channel: str, image: PublishedImage, action: str,
         writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
         relink(writer, image.manifest.name, channel, image.path.name)
     return before
+
+
+def promote(writer: LockedStore, reference: str, channel: str) -> Move:
+    """Make a channel point to what NAME:VERSION, NAME:CHANNEL or a digest means. Raises as `point`, ImageNotFound."""
+    image = resolve([writer.store], reference)
+    return Move(image, point(writer, channel, image, log.PROMOTE))
+
+
+def rollback(writer: LockedStore, name: str, channel: str) -> Move:
+    """Undo a channel's last move. Raises as `earlier_version`."""
+    image = earlier_version(writer.store, name, channel)
+    return Move(image, point(writer, channel, image, log.ROLLBACK))
+
+
+def promotion(store: Store, reference: str, channel: str) -> Move:
+    """What `promote` would do. Raises as it."""
+    image = resolve([store], reference)
+    gates.require(store, image, channel)
+    return Move(image, pointed(store.root, image.manifest.name, channel))
 
 
 def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:

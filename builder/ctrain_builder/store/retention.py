@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store import channels, lifecycle
-from ctrain_runtime.store import lease
+from ctrain_builder.store.writer import LockedStore
+from ctrain_runtime.store import lease, policy
 from ctrain_runtime.store.policy import ANY, Retention
 from ctrain_runtime.store.store import PublishedImage, Store
 
@@ -40,6 +41,15 @@ def surplus(store: Store, rules: Mapping[str, Retention], now: float) -> list[Su
                 jobs = (str(leased[image.path.name]),) if image.path.name in leased else ()
                 needed_by = (*(f"channel {channel}" for channel in image.channels), *jobs)
                 found.append(Surplus(image, why, needed_by))
+    return found
+
+
+def retire(writer: LockedStore, now: float) -> list[Surplus]:
+    """Retire what the policy does not keep, as the store is now; what somebody needs stays. Raises ConfigError."""
+    found = surplus(writer.store, policy.load(writer.root).retention, now)
+    for one in found:
+        if not one.needed_by:
+            lifecycle.retire(writer, [one.image.manifest.reference], one.why)
     return found
 
 

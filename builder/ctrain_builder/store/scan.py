@@ -3,14 +3,16 @@ beside the manifest, which never changes."""
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
 from ctrain_builder.files.manifest_writer import as_json, utc_now
 from ctrain_builder.store import gates
+from ctrain_builder.store.refresh import Say, refresh
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.base import command
 from ctrain_runtime.base.text import one_line
@@ -35,7 +37,14 @@ def require_scanner(root: Path) -> Scanner:
     return scanner
 
 
-def scan(store: Store, image: PublishedImage, scanner: Scanner, say: Callable[[str], None] = lambda _: None) -> Scan:
+def scan_all(store: Store, images: Iterable[PublishedImage], scanner: Scanner, say: Say) -> list[tuple[str, Scan]]:
+    """Scan versions and keep the verdicts. What was made of the store follows once, also if one raises StoreError."""
+    with contextlib.ExitStack() as after:
+        after.callback(refresh, store, say)
+        return [(image.manifest.reference, scan(store, image, scanner, say)) for image in images]
+
+
+def scan(store: Store, image: PublishedImage, scanner: Scanner, say: Say) -> Scan:
     """Scan a version and keep the verdict. The store's lock is held only for that."""
     result = examine(image, scanner)
     with lock_store(store.root, say) as writer:
@@ -46,7 +55,7 @@ def scan(store: Store, image: PublishedImage, scanner: Scanner, say: Callable[[s
     return result
 
 
-def for_channel(root: Path, channel: str, image: PublishedImage, say: Callable[[str], None]) -> Optional[Scan]:
+def for_channel(root: Path, channel: str, image: PublishedImage, say: Say) -> Optional[Scan]:
     """The verdict on a version, or on what becomes one, that a channel asks for; None if it needs none, or none can be
     had: then the gate tells what to do."""
     if not gates.lacks_scan(root, image, channel):

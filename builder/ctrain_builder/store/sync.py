@@ -23,6 +23,7 @@ from ctrain_runtime.errors import (
     ImageUnusable,
     StoreError,
 )
+from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.store import open_store
 
@@ -55,8 +56,10 @@ def plan(
     """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL (then no other channel moves).
 
     `redistribute`: also to a registry what is not to be passed on.
-    Raises ImageNotFound; StoreError when a version is there with another digest.
+    Raises ImageNotFound; StoreError when a version is there with another digest; ConfigError for a policy.
     """
+    if with_channels and isinstance(target, StoreEndpoint):
+        policy.load(target.root)  # one that cannot be read lets nothing pass: before anything is copied
     versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
     chosen = _choose(versions, wanted, source, left_out)
     untested = [one.manifest for one in chosen if not (one.manifest.tested or one.manifest.adopted)]

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder.files import atomic, manifest_writer
 from ctrain_builder.store import log
 from ctrain_builder.store.inventory import REMOVED, FileIdentity, StoredVersion, identify, stored_versions
-from ctrain_builder.store.lifecycle import pointing
+from ctrain_builder.store.lifecycle import needed_by, pointing
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
@@ -132,6 +133,34 @@ def _digest(path: Path, done: Callable[[int], None]) -> str:
 def _facts(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """What became of a damaged version: its `directory` and the channels that lead nowhere now; or why it stays."""
+
+    name: str
+    directory: Optional[Path] = None
+    channels: tuple[str, ...] = ()
+    why: str = ""
+    problem: Optional[StoreError] = None
+
+
+def quarantine_all(writer: LockedStore, damaged: Sequence[VerifyResult], force: bool) -> Iterator[Quarantined]:
+    """Move versions to quarantine/, but for those that were changed since they were read and, without `force`, those
+    that somebody needs."""
+    for finding in damaged:
+        name, file_name = finding.subject.reference, finding.subject.image.name
+        if not finding.is_current:
+            yield Quarantined(name, why="it was changed while the store was read; verify it again")
+        elif not force and (needed := needed_by(writer.store, file_name)):
+            yield Quarantined(name, why=f"needed by {'; '.join(needed)}; --force moves it anyway")
+        else:
+            channels = pointing(writer.store, file_name)
+            try:
+                yield Quarantined(name, quarantine(writer, finding), tuple(channels))
+            except StoreError as error:
+                yield Quarantined(name, problem=error)
 
 
 def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:

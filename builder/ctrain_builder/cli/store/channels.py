@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import AddAction, show
-from ctrain_builder.store import channels, gates, log
+from ctrain_builder.store import channels
+from ctrain_builder.store.channels import Move
 from ctrain_builder.store.refresh import change
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.store.references import join, resolve, select
-from ctrain_runtime.store.store import DEFAULT_CHANNEL, PublishedImage, Store
+from ctrain_runtime.store.references import join, select
+from ctrain_runtime.store.store import DEFAULT_CHANNEL, Store
 
 
 def add_actions(add: AddAction) -> None:
@@ -39,28 +39,27 @@ def _promote(args: argparse.Namespace, store: Store) -> int:
         reference, channel = args.name, args.version
         if not {":", "@"} & set(reference):
             raise UsageError("no channel given", f"As in: ctrain store promote {reference} VERSION prod")
-    return _move(args, store, channel, lambda store: resolve([store], reference), log.PROMOTE)
+    channels.check(channel)
+    if args.dry_run:
+        return _show_move(args, channel, channels.promotion(store, reference, channel))
+    with change(store, print_note) as writer:
+        move = channels.promote(writer, reference, channel)
+    return _show_move(args, channel, move)
 
 
 def _rollback(args: argparse.Namespace, store: Store) -> int:
     name, channel = args.name, args.channel
-    return _move(args, store, channel, lambda store: channels.earlier_version(store, name, channel), log.ROLLBACK)
-
-
-def _move(
-    args: argparse.Namespace, store: Store, channel: str, find: Callable[[Store], PublishedImage], action: str
-) -> int:
     channels.check(channel)
     if args.dry_run:
-        image = find(store)
-        if action != log.ROLLBACK:
-            gates.require(store, image, channel)
-        before = channels.pointed(store.root, image.manifest.name, channel)
-    else:
-        with change(store, print_note) as writer:
-            image = find(writer.store)
-            before = channels.point(writer, channel, image, action)
-    name, now = image.manifest.name, image.manifest.version
+        earlier = channels.earlier_version(store, name, channel)
+        return _show_move(args, channel, Move(earlier, channels.pointed(store.root, name, channel)))
+    with change(store, print_note) as writer:
+        move = channels.rollback(writer, name, channel)
+    return _show_move(args, channel, move)
+
+
+def _show_move(args: argparse.Namespace, channel: str, move: Move) -> int:
+    name, now, before = move.image.manifest.name, move.image.manifest.version, move.before
     was = "unchanged" if before == now else f"it was {before}" if before else "it is new"
     data = {"name": name, "channel": channel, "before": before, "version": now, "done": not args.dry_run}
     return show(args, data, f"channel {channel} of {name} {'would be' if args.dry_run else 'is'} {now} ({was})")

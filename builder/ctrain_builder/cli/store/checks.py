@@ -18,7 +18,6 @@ from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.inventory import file_size, stored_versions
-from ctrain_builder.store.lifecycle import needed_by, pointing
 from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
@@ -93,38 +92,24 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
 
 
 def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: bool) -> list[str]:
-    """Move versions to quarantine, unless somebody needs them; the names of those that were moved.
-
-    Raises StoreError if the place of one is taken, when the others are moved.
-    """
-    moved: list[str] = []
-    blocked: list[StoreError] = []
+    """The names of the versions that were moved. Raises StoreError if the place of one is taken, when the others are
+    moved."""
+    results = []
     with change(store, print_note) as writer:
-        for finding in damaged:
-            subject = finding.subject
-            name = subject.reference
-            if not finding.is_current:
-                print_note(f"{name} stays: it was changed while the store was read; verify it again")
-                continue
-            needed = "; ".join(needed_by(store, subject.image.name))
-            if needed and not force:
-                print_note(f"{name} stays: needed by {needed}; --force moves it anyway")
-                continue
-            channels = pointing(store, subject.image.name)
-            try:
-                directory = checks.quarantine(writer, finding)
-            except StoreError as error:
-                blocked.append(error)
-                continue
-            print_note(f"{name} is in {directory} now")
-            for channel in channels:
-                print_note(broken_channel(subject.name, channel))
-            moved.append(name)
-    for one in blocked[:-1]:
-        print_note(str(one))
+        for one in checks.quarantine_all(writer, damaged, force):
+            results.append(one)
+            if one.directory:
+                print_note(f"{one.name} is in {one.directory} now")
+            elif one.why:
+                print_note(f"{one.name} stays: {one.why}")
+            for channel in one.channels:
+                print_note(broken_channel(one.name.partition(":")[0], channel))
+    blocked = [one.problem for one in results if one.problem]
+    for problem in blocked[:-1]:
+        print_note(str(problem))
     if blocked:
         raise blocked[-1]
-    return moved
+    return [one.name for one in results if one.directory]
 
 
 def _du(args: argparse.Namespace, store: Store) -> int:

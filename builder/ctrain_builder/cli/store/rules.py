@@ -11,9 +11,8 @@ from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import GOES_LATER, AddAction, check_names, show
 from ctrain_builder.files.manifest_writer import utc_now
-from ctrain_builder.store import deprecate, lifecycle, retention, scan
-from ctrain_builder.store.refresh import change, refresh
-from ctrain_builder.store.retention import Surplus
+from ctrain_builder.store import deprecate, retention, scan
+from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.errors import GateNotPassed, StoreError, UsageError
 from ctrain_runtime.store import policy
@@ -77,16 +76,11 @@ def _undo(args: argparse.Namespace, store: Store, reference: str) -> int:
 
 
 def _retain(args: argparse.Namespace, store: Store) -> int:
-    def find(current: Store) -> list[Surplus]:
-        return retention.surplus(current, policy.load(current.root).retention, time.time())
-
-    found = find(store)
     if args.yes:
         with change(store, print_note) as writer:
-            found = find(writer.store)
-            for one in found:
-                if not one.needed_by:
-                    lifecycle.retire(writer, [one.image.manifest.reference], one.why)
+            found = retention.retire(writer, time.time())
+    else:
+        found = retention.surplus(store, policy.load(store.root).retention, time.time())
     going = [one for one in found if not one.needed_by]
     did = "retired" if args.yes else "would retire"
     lines = [
@@ -109,8 +103,7 @@ def _scan(args: argparse.Namespace, store: Store) -> int:
     known = {word for image in images for word in (image.manifest.name, image.manifest.reference)}
     check_names(store, names, known)
     wanted = [one for one in images if not names or {one.manifest.name, one.manifest.reference} & {*names}]
-    found = [(image.manifest.reference, scan.scan(store, image, scanner, print_note)) for image in wanted]
-    refresh(store, print_note)
+    found = scan.scan_all(store, wanted, scanner, print_note)
     rows = [(name, one.verdict, str(one.code), one.output[-1] if one.output else "") for name, one in found]
     text = table(("version", "verdict", "exit code", "last line"), rows) if rows else "no versions"
     show(args, {"scans": [{"image": name, **asdict(one)} for name, one in found]}, text)
