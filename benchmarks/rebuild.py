@@ -29,7 +29,7 @@ from pathlib import Path
 
 from disks import reflink_disk
 
-from ctrain_builder.cache.cache_root import default_root
+from ctrain_builder.cache.cache_root import CACHE_MARKER, default_root
 
 IMAGE = "large"
 GB = 1_000_000_000
@@ -232,7 +232,7 @@ def copy_cache(bench: Bench) -> None:
     stem = f"{image['name']}_{image['tag']}-{image['stack']}"
     found = [path for layer in image["layers"] for path in (real / "layers").glob(f"{layer['key']}.*")]
     found += [path for name in ("images", "inputs", "durations") for path in (real / name).glob(f"{stem}.*")]
-    for path in [*found, *(real / "facts").iterdir()]:
+    for path in [real / CACHE_MARKER, *found, *(real / "facts").iterdir()]:
         target = own / path.relative_to(real)
         target.parent.mkdir(exist_ok=True)
         subprocess.run(["cp", "--reflink=auto", str(path), str(target)], check=True)

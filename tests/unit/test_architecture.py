@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+
 SCHEDULERS_WORDS = re.compile(
     r"(?i)\b(slurm\w*|s(batch|run|queue|info|control|cancel)|pbs\w*|q(sub|stat|del)|pbsnodes)\b"
 )
+RAISED = re.compile(r"\bRaises?\b[^.]*")
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 
 
@@ -85,6 +87,18 @@ def test_only_a_schedulers_own_code_has_its_words() -> None:
             code = re.sub(r"(?m)(^|\s)#.*", "", text)  # comments of scripts
             found += [f"{module}: {match[0]}" for match in SCHEDULERS_WORDS.finditer(code)]
     assert found == ["launchers/starters.py: srun", "schedulers/__init__.py: slurm", "schedulers/__init__.py: pbs"]
+
+
+def test_docstrings_raise_only_what_exists() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for root in SOURCE_ROOTS for path in root.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    known = {node.name for node in nodes if isinstance(node, ast.ClassDef)} | {*dir(builtins)}
+    known |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}  # such as subprocess.TimeoutExpired
+    documented = [node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    sentences = [text for node in documented for text in RAISED.findall(ast.get_docstring(node) or "")]
+    raised = {name for text in sentences for name in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b\w+Error\b", text)}
+    assert {"CtrainError", "FileExistsError"} <= raised
+    assert sorted(raised - known) == []
 
 
 def strings(path: Path) -> Iterator[str]:
