@@ -23,8 +23,8 @@ _MEMORY = """## Memory of the example gpt
 
 Bytes of all tensors at the peak of a step, as measured without a GPU and as estimated: with DDP by
 `tests/samples/memory/measure.py` on fake tensors, with other strategies by `measure_ranks.py`, on one of ranks that are
-not there and with DeepSpeed's bucket as small beside the model as it usually is. `micro`: sequences of a micro batch,
-times their number.
+not there or on all of a pipeline, and with DeepSpeed's bucket as small beside the model as it usually is. `micro`:
+sequences of a micro batch, times their number.
 """
 _EXAMPLE = re.compile(r"^```\n(\$ ctrain estimate [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEAD = """# How far estimates are off

@@ -93,7 +93,7 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
     assert (layout.strategy, layout.pp, layout.tp) == ("fsdp", 1, 4)
     sharded = {name: (name, 1, 1, "bf16") for name in ("zero1", "zero2", "zero3", "fsdp")}
     whole = dict.fromkeys(("single", "ddp", "horovod"), ("ddp", 1, 1, "autocast"))
-    parts = {"tp": ("ddp", 1, 8, "autocast"), "pp": ("ddp", 8, 1, "autocast"), "3d": ("zero1", 2, 2, "bf16")}
+    parts = {"tp": ("ddp", 1, 8, "autocast"), "pp": ("ddp", 8, 1, "autocast"), "3d": ("fsdp", 2, 2, "bf16")}
     assert blocks == {**sharded, **whole, **parts}
 
 

@@ -119,7 +119,9 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     kind, generation = run.group
     own = any(one.group == (kind, generation_of(gpu)) for one in published_runs())
     other = "" if generation_of(gpu) == generation else f"; {'few' if own else 'none'} on {gpu.name}"
-    why = f"; {SELDOM[kind]}" if kind in SELDOM else ""
+    layout = estimate.case.layout
+    why = "; none with a pipeline" if layout.strategy == "fsdp" and layout.pp > 1 else ""
+    why += f"; {SELDOM[kind]}" if kind in SELDOM else ""
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}{why}"
     figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"
     near = f"{run.model} on {pluralize(run.case.hardware.count, 'GPU')}, {figures}"

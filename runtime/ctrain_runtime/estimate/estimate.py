@@ -96,7 +96,8 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     """Counts, sizes and switches, each with its meaning."""
     model, layout, gpus = case.model, case.layout, case.hardware.count
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
-    zero3, family = steps if sharded == 3 else 0, find_family(layout, case.hardware.gpu)
+    gathered = sharded == 3 and layout.pp > 1  # once in an iteration: FSDP's stages keep what they have gathered
+    zero3, family = (1 if gathered else steps) if sharded == 3 else 0, find_family(layout, case.hardware.gpu)
     plain, size = layout.attention == "plain", number_sizes(layout, gated=model.gated)
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
@@ -139,19 +140,20 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wl": (size.layer, "bytes of a gathered parameter while gradients are computed"),
         "we": (size.end, "bytes of it when they are added up (FSDP)"),
         "kg": (_keeps_gradients(layout, steps), "1 if there are gradients when the backward pass begins"),
+        "nr": (gathered, "1 if what is gathered is kept until the iteration ends"),
         "ql": (LIVE if layout.strategy == "zero3" else 0, "parameters that ZeRO 3 leaves gathered"),
         "wn": (size.network, "bytes of a gradient, or a parameter, that crosses the network"),
         "o": (size.state, "bytes of the optimizer's state per parameter"),
         "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
         "z1": (dp if sharded >= 1 else 1, "replicas that share the optimizer's state"),
-        "z2": (dp if sharded >= 2 else 1, "replicas that share the gradients"),
+        "z2": (dp if sharded >= 2 and not gathered else 1, "replicas that share the gradients"),
         "z3": (dp if sharded >= 3 else 1, "replicas that share the parameters"),
-        "r": ((2, 2, 1 + steps, 3 * steps)[sharded], "times that parameters or gradients cross the network"),
+        "r": ((2, 2, 1 + steps, 2 if gathered else 3 * steps)[sharded], "times that these cross the network"),
         "c": (
             1 if family.overlaps else overlap if layout.pp == 1 else 0,
             "share of the computing that hides communication of replicas",
         ),
-        "v": (zero3 * 3 * -(-model.layers // layout.pp), "gathers and reductions of a layer, with ZeRO 3"),
+        "v": (zero3 * (2 if gathered else 3) * -(-model.layers // layout.pp), "with ZeRO 3, collectives of layers"),
         "vk": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
     }
 
@@ -210,16 +212,21 @@ _OF_STAGES = {
     "E": "rows of the embeddings on the stage",
     "y": "1 if the stage computes the output",
     "f": "micro batches whose activations the stage keeps",
+    "hs": "of each micro batch, inputs, outputs and gradients of the stage that are kept",
 }
 
 
 def _stages(case: Case) -> list[dict[str, float]]:
-    """The symbols that differ between the first and the last stage. The rule for f: Narayanan et al., section 2.2."""
+    """The symbols that differ between the first, the last and other stages; these are never the fullest if they keep
+    nothing of what they send and receive. The rule for f: Narayanan et al., section 2.2."""
     layout, rows = case.layout, case.model.vocabulary
     steps, embeddings = float(layout.micro_batches(case.hardware.count)), _rows(replace(case.model, tied=True))
     if layout.pp == 1:
-        return [{"E": _rows(case.model), "y": 1, "f": 1}]
+        return [{"E": _rows(case.model), "y": 1, "f": 1, "hs": 0}]
     # The parts of an interleaved stage keep more: Korthikanti et al., section 4.2.3.
     most = layout.pp + (layout.pp - 1) / layout.interleave * (layout.interleave > 1)
     first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, most), 1.0)
-    return [{"E": embeddings, "y": 0, "f": first}, {"E": rows, "y": 1, "f": last}]
+    kept, second = layout.hands_over, first if layout.schedule == "gpipe" else min(steps, most - 1)
+    between = [{"E": 0, "y": 0, "f": second, "hs": 3}] if kept and layout.pp > 2 else []
+    ends = [{"E": embeddings, "y": 0, "f": first, "hs": 2 * kept}, {"E": rows, "y": 1, "f": last, "hs": kept}]
+    return [*ends, *between]

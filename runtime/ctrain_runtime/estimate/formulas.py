@@ -5,8 +5,10 @@ They are data, so that `--explain` prints exactly what is computed. The symbols 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,14 @@ class Formula:
     text: str
     source: str
 
+    @functools.cached_property
+    def code(self) -> CodeType:
+        return compile(self.text, self.symbol, "eval")
+
     @property
     def names(self) -> list[str]:
         """The symbols and formulas that it uses."""
-        return [name for name in _CODE[self].co_names if name not in ("min", "max")]
+        return [name for name in self.code.co_names if name not in ("min", "max")]
 
 
 def _sum(symbol: str, meaning: str, unit: str, parts: Sequence[Formula]) -> Formula:
@@ -58,11 +64,12 @@ SIZES = (
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
-    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t))", ZERO),
+    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t, nr*P))", ZERO),
     Formula("gradients", "", "B", _GRADIENTS, MEASURED),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
     Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A + (u - x)*S", KEPT),
     Formula("output", "logits; or what a layer's gradients need besides", "B", _OUTPUT, MEASURED),
+    Formula("stages", "what they send and receive", "B", "m*(hs*wr*s*b*h/q + (hs == 1)*w*s*b*V/ty)", MEASURED),
 )
 STAGE = (
     Formula("S", "attention scores of a layer", "B", "5*w/2*a*s**2*b/t", "Korthikanti et al. 2022"),
@@ -105,7 +112,6 @@ TRAINING = (
     Formula("gpu_hours", "", "h", "n*seconds/3600", "definition"),
     Formula("energy", "of the GPUs at their power limit", "J", "n*U*seconds", "definition"),
 )
-_CODE = {formula: compile(formula.text, formula.symbol, "eval") for formula in (*SIZES, *STAGE, *ITERATION, *TRAINING)}
 _FUNCTIONS = {"__builtins__": {"min": min, "max": max}}
 
 
@@ -113,5 +119,5 @@ def evaluate(formulas: Sequence[Formula], values: Mapping[str, float]) -> dict[s
     """`values`, and with them the value of each formula."""
     known = dict(values)
     for formula in formulas:
-        known[formula.symbol] = eval(_CODE[formula], _FUNCTIONS, known)  # noqa: S307  # constants of this file
+        known[formula.symbol] = eval(formula.code, _FUNCTIONS, known)  # noqa: S307  # constants of this file
     return known

@@ -49,6 +49,12 @@ class Layout:
         return unsplit and self.precision == "bf16" and self.attention == "flash"
 
     @property
+    def hands_over(self) -> bool:
+        """Whether stages keep what they send and receive until the iteration ends: those of torch do, Megatron-LM's
+        do not."""
+        return self.pp > 1 and (self.strategy == "fsdp" or self.precision != "bf16")
+
+    @property
     def splits_model(self) -> bool:
         return self.tp > 1 or self.pp > 1
 

@@ -3,8 +3,8 @@
     apptainer exec IMAGE python tests/samples/memory/measure_ranks.py > tests/samples/memory/measured_ranks.csv
 
 Needs torch and DeepSpeed, and no GPU: the model is small, and computes on the CPU as one of ranks that are not there
-(torch's backend "fake": collectives do nothing). What is counted are the bytes that torch's allocator gives out, of the
-rank whose stage is the first.
+(torch's backend "fake": collectives do nothing). Stages of a pipeline wait for each other, so all of their ranks are
+there. What is counted are the bytes that torch's allocator gives out, of the rank that has most.
 """
 
 # ruff: noqa: E402  # the paths of the examples come before the imports
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path[:0] = [str(EXAMPLES / "gpt"), str(EXAMPLES / "common")]
-os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
 
 import strategies
 import torch
@@ -56,13 +55,22 @@ CASES = [
     *(Case(name, 4, *WIDE, 16, bf16=False) for name in SHARED),
     *(Case(name, 2, *WIDE, 16, recompute=True) for name in SHARED),
     Case("tp", 4, *WIDE, 16, tp=4),
+    Case("pp", 4, *WIDE, 16, 8, pp=4),
+    *(Case("pp", 2, *SMALL, 8, 4, pp=2, bf16=bf16) for bf16 in (False, True)),
+    Case("pp", 2, *WIDE, 16, 4, pp=2, recompute=True),
+    Case("3d", 2, *WIDE, 16, 8, pp=2),
+    Case("3d", 4, *SMALL, 8, 4, pp=2),
 ]  # fmt: skip
 
 
 def peak(case: Case) -> int:
     """The most bytes at once: of all that is allocated from the beginning on."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
+    rank = int(os.environ["RANK"])
+    if case.pp > 1:
+        torch.distributed.init_process_group("gloo")
+    else:
+        torch.distributed.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
     batch = case.ranks // (case.tp * case.pp) * case.micro_batch * case.micro_batches
     config = Config(
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
@@ -77,7 +85,7 @@ def peak(case: Case) -> int:
 
     zero.Zero.__init__ = with_a_small_bucket
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        strategy = strategies.Strategy(config, World(0, case.ranks, 0, torch.device("cpu")), case.vocabulary)
+        strategy = strategies.Strategy(config, World(rank, case.ranks, rank, torch.device("cpu")), case.vocabulary)
         tokens = torch.zeros(batch, case.context + 1, dtype=torch.int64)
         for step in range(2):  # the first makes the optimizer's state
             with torch.profiler.record_function(f"step {step}"):
@@ -95,15 +103,34 @@ def peak(case: Case) -> int:
 def main() -> None:
     """Each case in a process of its own: a process joins other ranks once."""
     if len(sys.argv) > 1:
-        print(peak(CASES[int(sys.argv[1])]), file=sys.stderr)
-        return
+        print(peak(CASES[int(sys.argv[1])]), file=sys.stderr, flush=True)
+        os._exit(0)  # groups of ranks would wait for each other
     rows = csv.writer(sys.stdout, lineterminator="\n")
     rows.writerow((*Case._fields, "bytes", "torch"))
     for number, case in enumerate(CASES):
-        done = subprocess.run([sys.executable, __file__, str(number)], capture_output=True, text=True, check=False)
-        words = done.stderr.split()
-        rows.writerow((*case, words[-1] if words and words[-1].isdecimal() else done.stderr[-300:], torch.__version__))
+        ends = [process.communicate()[1] for process in started(number, case.ranks if case.pp > 1 else 1)]
+        words = [end.split()[-1] if end else "" for end in ends]
+        most = max(map(int, words)) if all(word.isdecimal() for word in words) else ends[0][-300:]
+        rows.writerow((*case, most, torch.__version__))
         sys.stdout.flush()
+
+
+def started(number: int, ranks: int) -> list[subprocess.Popen[str]]:
+    place = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(29500 + number),
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, str(number)],
+            env={**os.environ, **place, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
 
 
 if __name__ == "__main__":

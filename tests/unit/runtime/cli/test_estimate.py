@@ -328,6 +328,10 @@ def test_the_answer_comes_first_with_its_error(capsys: pytest.CaptureFixture[str
 def test_gpus_of_which_no_run_is_known_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     out = estimate(capsys, "gpt2", "--gpu-type", "V100-SXM2-32GB", "--strategy", "fsdp")[1]
     assert "published runs of PyTorch FSDP on A100; none on V100-SXM2-32GB" in out
+    out = estimate(capsys, "gpt2", "--gpu-type", "H100-PCIe", "--precision", "autocast")[1]
+    assert "published runs of PyTorch DDP on other GPUs; GPT-2 takes up to 1.9 times as long with torch of 2023" in out
+    words = ("--strategy", "fsdp", "--gpus", "8", "--pp", "2")
+    assert " on H100; none with a pipeline" in estimate(capsys, "gpt2", "--gpu-type", "H100-SXM", *words)[1]
 
 
 def test_the_fewest_gpus_for_some_days(capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,6 +213,27 @@ def test_gpipe_keeps_all_micro_batches_and_1f1b_as_many_as_stages() -> None:
     assert kept["gpipe"]["bubble"] == kept["1f1b"]["bubble"]
 
 
+def test_stages_of_torch_keep_what_they_send_and_receive_of_all_micro_batches() -> None:
+    """Megatron-LM's, in bf16, do not. The last stage keeps its logits, too."""
+    model, received = Model(8, 64, 4, 128, 1000), 128 * 64
+    ends = make_estimate(a_case(model, 8, 64, pp=8, precision="fp32")).values
+    assert (ends["hs"], ends["stages"]) == (1, 64 * 4 * (received + 128 * 1000))
+    wide = replace(model, hidden=512, vocabulary=10)
+    first = make_estimate(a_case(wide, 8, 64, pp=8, schedule="gpipe", precision="fp32")).values
+    assert first["stages"] == 64 * first["hs"] * 4 * 128 * 512
+    assert first["hs"] in (2, 3)
+    assert make_estimate(a_case(model, 8, 64, pp=8)).values["stages"] == 0
+    assert make_estimate(a_case(model, 8, 64, precision="fp32")).values["stages"] == 0
+
+
+def test_fsdp_in_a_pipeline_gathers_once_and_keeps_that() -> None:
+    kept, shared = (make_estimate(a_case(GPT3, 64, 64, strategy="fsdp", tp=8, pp=stages)).values for stages in (2, 1))
+    assert kept["parameters"] == pytest.approx(kept["P"] * (4 / 4 + 2))
+    assert (kept["r"], shared["r"]) == (2, 3 * 8)
+    assert kept["gradients"] == pytest.approx(4 * kept["P"])
+    assert shared["gradients"] < kept["gradients"]
+
+
 def test_the_bubble_is_what_stages_wait() -> None:
     values = make_estimate(a_case(GPT3, 64, 64, tp=8, pp=8)).values
     busy = sum(values[name] for name in ("compute", "attention", "elementwise", "tensor", "pipeline"))
