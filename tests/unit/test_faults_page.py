@@ -17,7 +17,7 @@ def test_the_page_names_all_faults_and_what_came_of_them() -> None:
     assert rows and faults.render(page, rows) == page
     for row in rows:
         assert row.fault in faults.FAULTS and row.program in faults.PROGRAMS and row.line, row
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d(, \d+)?", row.seen), row
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d, \d+", row.seen), row
         assert (row.seconds, row.lost) == (faults.ENDS, "") or (row.seconds + row.lost).isdigit(), row
 
 
