@@ -10,7 +10,7 @@ from ctrain_runtime.run.record import Attempt, Record, Restart
 from ctrain_runtime.run.submit import Run, with_job
 from ctrain_runtime.schedulers.protocol import Scheduler, Status
 
-REQUEUED, NOT_REQUEUED, CONTINUED = "requeued", "not requeued", "continued"
+REQUEUED, NOT_REQUEUED, CONTINUED, LEFT_OUT = "requeued", "not requeued", "continued", "left out"
 OUTCOME = "requeued"  # of a job that is not the run's last
 UNKNOWN = "job.sh was killed: a node failed, or the scheduler made way for another job"
 
@@ -55,7 +55,8 @@ def of_event(before: list[Event], event: Event, run: Run) -> Restart:
     starts = [at for at, earlier in enumerate(before) if events.is_start(earlier)]
     last = before[starts[-2] : starts[-1]] if len(starts) > 1 else []
     name = run.scheduler.name(last[0].job) if last and last[0].job else run.job_name
-    reason = f"{name} was queued again: {cause(last) or UNKNOWN}"
+    nodes = "".join(f", without {event.message}" for event in last if event.what == LEFT_OUT)
+    reason = f"{name} was queued again{nodes}: {cause(last) or UNKNOWN}"
     return Restart(event.attempt, record.iso(event.time or 0.0), reason, 0, event.message, requeued=True)
 
 

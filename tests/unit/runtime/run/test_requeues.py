@@ -72,6 +72,13 @@ def test_a_run_of_three_jobs_is_one_record(run: Run) -> None:
     assert record.load(run.path) == whole
 
 
+def test_nodes_that_are_left_out_are_named(run: Run) -> None:
+    write_job(run, 0, 143, TERMINATED, REQUEUED, {"what": "left out", "message": "gpu2,gpu3"})
+    write_job(run, 1, 0, ended(0))
+    [again] = conclude(run, COMPLETED).record.restarts
+    assert again.reason == "job 7 was queued again, without gpu2,gpu3: time limit"
+
+
 def test_a_run_that_is_cancelled_while_its_job_waits_again(run: Run) -> None:
     write_job(run, 0, 143, TERMINATED, REQUEUED)
     (run.path / "cancelled").touch()
