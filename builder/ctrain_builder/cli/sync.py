@@ -18,6 +18,7 @@ from ctrain_builder.store.archive import SUFFIX, ArchiveSource, ArchiveTarget
 from ctrain_builder.store.endpoints import SCHEME, RegistryEndpoint, Source, StoreEndpoint, Target
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import change
+from ctrain_runtime.base.paths import store_path
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import (
     ConfigError,
@@ -34,7 +35,7 @@ from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.references import join_all
-from ctrain_runtime.store.store import Store, open_store, store_path
+from ctrain_runtime.store.store import Store, open_store
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, UsageError
 
 INSTALLATION = "ctrain-installation.json"  # in PREFIX/VERSION, once all of that version is there
 INSTALLED_SITES, INSTALLED_STORE = "sites", "store"  # in PREFIX, for all of its versions
@@ -42,3 +42,11 @@ def installation_prefix() -> Optional[Path]:
     """The directory of all versions, site files and the store, if `ctrain install` has installed this ctrain."""
     version = Path(sys.prefix).parent  # of PREFIX/VERSION/venv
     return version.parent if (version / INSTALLATION).is_file() else None
+
+
+def store_path(text: str) -> Path:
+    """The directory of a store, as users name it. Raises UsageError for a URL, which is not a path."""
+    if "://" in text:
+        hint = "Copy versions from a registry to a store with: ctrain store sync"
+        raise UsageError(f"a store must be a directory, not {text!r}", hint)
+    return Path(text)

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime.base.paths import store_path
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
@@ -33,7 +34,7 @@ from ctrain_runtime.plan.admission import compiled_models
 from ctrain_runtime.store import lease, notes, sbom, signatures
 from ctrain_runtime.store.lease import Lease
 from ctrain_runtime.store.references import join, join_all
-from ctrain_runtime.store.store import PublishedImage, Store, open_store, open_stores, store_path
+from ctrain_runtime.store.store import PublishedImage, Store, open_store, open_stores
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.base import command, config, strict_yaml
-from ctrain_runtime.base.paths import INSTALLED_STORE, installation_prefix
+from ctrain_runtime.base.paths import INSTALLED_STORE, installation_prefix, store_path
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site import files
 from ctrain_runtime.site.files import ProjectFile
 from ctrain_runtime.site.layers import Layer, Level, check_trust_keys, merge
 from ctrain_runtime.site.model import Site
-from ctrain_runtime.store.store import store_path
 
 FALLBACK = "local"
 DEFAULT = "default"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime.errors import ConfigError, StoreError, UsageError
+from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.store import notes, signatures
 from ctrain_runtime.store.manifest import Manifest, Unchecked, read_manifest, version_of
 from ctrain_runtime.store.notes import DEPRECATED, SCANS, Deprecation, Scan
@@ -217,14 +217,6 @@ def _mode(path: Path) -> int:
         return 0
     except OSError as error:
         raise Unchecked(f"cannot read {path}: {error.strerror}") from error
-
-
-def store_path(text: str) -> Path:
-    """The directory of a store, as users name it. Raises UsageError for a URL, which is not a path."""
-    if "://" in text:
-        hint = "Copy versions from a registry to a store with: ctrain store sync"
-        raise UsageError(f"a store must be a directory, not {text!r}", hint)
-    return Path(text)
 
 
 class MarkerNotFound(StoreError):

@@ -39,11 +39,12 @@ from ctrain_builder.cli.store import adopt, channels, checks, pages, rules, sign
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.inventory import PUBLISHED, REMOVED, stored_versions
+from ctrain_runtime.base.paths import store_path
 from ctrain_runtime.cli import images
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.manifest import read_manifest
 from ctrain_runtime.store.references import join
-from ctrain_runtime.store.store import Store, open_store, store_path
+from ctrain_runtime.store.store import Store, open_store
 
 _SYNC = """\
 Copy versions from one store to another, with their names and numbers.

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Optional, Protocol
 
 from ctrain_builder.store.lifecycle import GRACE_DAYS
+from ctrain_runtime.base.paths import store_path
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.store.store import Store, store_path
+from ctrain_runtime.store.store import Store
 
 GOES_LATER = f"its file goes {GRACE_DAYS:.0f} days after, with ctrain store gc"
 Run = Callable[[argparse.Namespace, Store], int]
