@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import select_site
+
+if TYPE_CHECKING:  # start-up is measured
+    from ctrain_runtime.images.pull import Report
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Job:
     partition: str = ""
     time: str = ""
     data: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    mounts: Sequence[str] = ()  # SRC[:DST[:ro]], absolute
+    env: Mapping[str, Optional[str]] = field(default_factory=dict)  # None: this process's value, written nowhere
+    mounts: Sequence[str] = ()  # SRC[:DST[:ro]]
     preflight: str = ""  # off, warn or strict
     estimate: bool = False  # refuse what cannot fit
     stage: str = ""  # auto, always or never
@@ -58,6 +61,7 @@ class Job:
     cpu_bind: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_options: Sequence[str] = ()
+    notify: str = ""  # a command that is told of start and end
     live: bool = False  # in the job's directory itself, not in a copy
     name: str = ""  # of the run
     site: str = ""
@@ -69,11 +73,11 @@ class Job:
         return replace(self, parameters={**self.parameters, **parameters})
 
 
-def make_request(job: Job, *, dry_run: bool = False) -> Request:
-    """The request of a job. Raises CtrainError."""
+def make_request(job: Job, *, dry_run: bool = False, report: Report = lambda _what, _progress: None) -> Request:
+    """The request of a job, with absolute paths: of programs and of the command line. Raises CtrainError."""
     data = str(expand_home(str(job.data)).resolve()) if job.data else ""
-    env = tuple(f"{name}={value}" for name, value in job.env.items())
-    lists = {"mounts": tuple(job.mounts), "scheduler_options": tuple(job.scheduler_options)}
+    env = tuple(name if value is None else f"{name}={value}" for name, value in job.env.items())
+    lists = {"mounts": tuple(map(_absolute, job.mounts)), "scheduler_options": tuple(job.scheduler_options)}
     given = {**vars(job), "data": data, "env": env, **lists, "settings": tuple(job.settings.items())}
     return Request(
         site=select_site(job.site, {**vars(job), "comment": job.settings.get("comment")}),
@@ -90,4 +94,10 @@ def make_request(job: Job, *, dry_run: bool = False) -> Request:
         live=job.live,
         pull=job.pull,
         options=options_of(given),
+        report=report,
     )
+
+
+def _absolute(mount: str) -> str:
+    source, colon, rest = mount.partition(":")
+    return f"{expand_home(source).resolve()}{colon}{rest}" if source else mount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,14 +12,13 @@ from typing import Any, Optional, Union
 from ctrain_runtime.api.job import Job, make_request
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import directory, parent_directories, wait
+from ctrain_runtime.run import directory, logs, parent_directories, wait
 from ctrain_runtime.run.cancel import cancel
 from ctrain_runtime.run.follow import Metrics, read_text
 from ctrain_runtime.run.pick_up import find_run, pick_up, refresh
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import submit as submit_launch
-from ctrain_runtime.site.select import select_site
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Run:
         return Metrics(self.directory / run_files.METRICS).read()
 
     def log(self, rank: int = 0) -> str:
-        """The output of a rank so far; "" without any."""
-        plan = directory.load_launch(self.directory).plan
-        node = rank * plan.size.nodes // plan.recorded_ranks
-        return read_text(self.directory / run_files.rank_log(rank, node, plan.recorded_ranks))
+        """The output of a rank so far; "" without any. Raises UsageError for a rank that it does not have."""
+        log = logs.select(pick_up(self.directory).plan, [rank])[0]
+        lines = io.StringIO(read_text(log.path), newline="\n")
+        return "".join(line[len(log.keep) :] for line in lines if line.startswith(log.keep))
 
     def cancel(self) -> Result:
         """Cancel it and wait for its end, for a minute at most; of one that has ended, how. Raises SchedulerError."""
@@ -118,9 +118,7 @@ def submit(job: Job) -> Run:
 
 def attach(run: Union[str, Path] = directory.LAST, *, runs: str = "", site: str = "") -> Run:
     """An earlier run, by its name, its directory, its job, or `last`. Raises CtrainError if there is none."""
-    own = parent_directories.of_site(select_site(site, {"runs": runs}).site)
-    parents = (own,) if runs else parent_directories.with_remembered(own)
-    path = find_run(str(run), *parents)
+    path = find_run(str(run), *parent_directories.searched(site, runs))
     pick_up(path)
     return Run(path)
 

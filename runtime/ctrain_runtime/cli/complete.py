@@ -117,8 +117,7 @@ def _runs(values: Mapping[str, str]) -> Sequence[str]:
     from ctrain_runtime.run.directory import LAST
     from ctrain_runtime.run.pick_up import list_runs
 
-    own = parent_directories.of_site(select_site(values.get("site", ""), values).site)
-    parents = (own,) if values.get("runs") else parent_directories.with_remembered(own)
+    parents = parent_directories.searched(values.get("site", ""), values.get("runs", ""))
     return [LAST, *(run.name for run in islice(list_runs(*parents), NEWEST))]
 
 

@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     line = tunnel.line("{port}", "{node}", destination) if destination else ""
     command = ("/bin/sh", "-c", SERVER, "jupyter", line, f"--port={port}", *args.rest)
     options = _with_token(request.options)
-    prepared = prepare(replace(request, command=command, job_name="jupyter", dry_run=args.dry_run, options=options))
+    prepared = prepare(replace(request, command=command, job_name="jupyter", options=options))
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0

@@ -13,7 +13,6 @@ not: ctrain attach picks it up. Exits with the program's code. See: ctrain help 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 
 from ctrain_runtime.cli import run_options
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.full and (args.json or not args.dry_run):
         raise UsageError("--full belongs to the text of a dry run", "Pass --dry-run --full, without --json")
-    request = dataclasses.replace(run_options.make_request(args), dry_run=args.dry_run)
+    request = run_options.make_request(args)
     prepared = prepare(request)
     if args.dry_run:
         from ctrain_runtime.cli import run_view

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from ctrain_runtime.base.paths import expand_home
+from ctrain_runtime.api import job
+from ctrain_runtime.api.job import Job
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
-from ctrain_runtime.plan.model import options_of
 from ctrain_runtime.plan.profile import DEFAULT_RANKS, DEFAULT_STEPS, TOOLS
 from ctrain_runtime.run.parameters import parse_setting
 from ctrain_runtime.run.request import Request
-from ctrain_runtime.site.select import FALLBACK, select_site
+from ctrain_runtime.site.select import FALLBACK
 
 IMAGE = (
     "NAME[:CHANNEL|:VERSION], NAME@DIGEST, the path of a .sif or a sandbox, or a reference as in"
@@ -232,31 +232,25 @@ def add_runs(parser: argparse._ActionsContainer) -> None:
 
 
 def make_request(args: argparse.Namespace) -> Request:
-    """The request of the command line, with absolute paths. Raises UsageError, SiteError, ConfigError."""
-    selected = select_site(args.site or "", vars(args))
+    """The request of the command line: that of the job which programs would describe. Raises UsageError, SiteError,
+    ConfigError."""
+    dry_run = bool(vars(args).get("dry_run"))
+    request = job.make_request(make_job(args), dry_run=dry_run, report=Activity(sys.stderr).report)
     if vars(args).get("here"):
-        selected = replace(selected, site=replace(selected.site, scheduler=FALLBACK))
-    settings = tuple((name, value) for name in SETTINGS if (value := getattr(args, name)))
-    data = str(Path(args.data).resolve()) if args.data else ""
-    absolute = {"data": data, "mounts": tuple(map(_absolute, args.mounts))}
-    return Request(
-        site=selected,
-        reference=args.job or "",
-        command=tuple(args.rest),
-        image=args.image,
-        layers=tuple(args.layer),
-        name=args.name,
-        parameters=dict(map(parse_setting, vars(args).get("set", ()))),
-        parameter_style=vars(args).get("parameter_style", ""),
-        resume=args.resume,
-        after=vars(args).get("after", ""),
-        pull=args.pull,
-        live=bool(vars(args).get("live")),
-        report=Activity(sys.stderr).report,
-        options=options_of({**vars(args), **absolute, "settings": settings}),
-    )
+        site = replace(request.site.site, scheduler=FALLBACK)
+        return replace(request, site=replace(request.site, site=site))
+    return request
 
 
-def _absolute(mount: str) -> str:
-    source, colon, rest = mount.partition(":")
-    return f"{expand_home(source).resolve()}{colon}{rest}" if source else mount
+def make_job(args: argparse.Namespace) -> Job:
+    """The job of the command line. Raises UsageError."""
+    variables = (text.partition("=") for text in args.env)
+    given: dict[str, Any] = {
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in vars(args).items()},
+        "command": tuple(args.rest),
+        "layers": tuple(args.layer),
+        "parameters": dict(map(parse_setting, vars(args).get("set", ()))),
+        "env": {name: value if equals else None for name, equals, value in variables},
+        "settings": {name: value for name in SETTINGS if (value := getattr(args, name))},
+    }
+    return Job(**{each.name: given[each.name] for each in fields(Job) if given.get(each.name) is not None})

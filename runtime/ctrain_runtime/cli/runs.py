@@ -34,7 +34,6 @@ from ctrain_runtime.run import group, parent_directories, record
 from ctrain_runtime.run.pick_up import find_run, list_parents, list_runs, pick_up
 from ctrain_runtime.run.remove import Removable, check, remove
 from ctrain_runtime.schedulers.protocol import Status
-from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
 WIDEST = 40  # columns of a cell: one long name moves its own row alone
@@ -90,8 +89,7 @@ def add_run_argument(parser: argparse.ArgumentParser, default: str = "", text: s
 
 def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:
     """The parent directories of runs: that of --runs alone, else all of the caller's. Raises SiteError, ConfigError."""
-    own = parent_directories.of_site(select_site(args.site or "", {"runs": args.runs}).site)
-    return (own,) if args.runs else parent_directories.with_remembered(own)
+    return parent_directories.searched(args.site or "", args.runs)
 
 
 def chosen_run(args: argparse.Namespace) -> Path:

@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     request = run_options.make_request(args)
     command, options = request.command or SHELL, replace(request.options, interactive=True)
-    prepared = prepare(replace(request, command=command, job_name="shell", dry_run=args.dry_run, options=options))
+    prepared = prepare(replace(request, command=command, job_name="shell", options=options))
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0

@@ -91,10 +91,8 @@ def _parent(request: Mapping[str, Any]) -> Path:
 
 def _list(request: Mapping[str, Any]) -> dict[str, Any]:
     """The runs that are named, with their files."""
-    own = _parent(request)
-    parents = (own,) if request["runs"] else parent_directories.with_remembered(own)
     found = []
-    for path in chosen_runs(request["wanted"], parents):
+    for path in chosen_runs(request["wanted"], parent_directories.searched(request["site"], request["runs"])):
         _, conclusion = refresh(pick_up(path))  # completes its record
         files, links = results.listed(path, request["names"])
         listed = {"files": [astuple(file) for file in files], "links": links}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.site.model import Site
-from ctrain_runtime.site.select import expand
+from ctrain_runtime.site.select import expand, select_site
 
 
 def of_site(site: Site) -> Path:
@@ -38,6 +38,13 @@ def with_remembered(own: Path) -> tuple[Path, ...]:
     except OSError:
         targets = []
     return (own, *(target for target in targets if target != own and target.is_dir()))
+
+
+def searched(site: str, runs: str) -> tuple[Path, ...]:
+    """Where runs are looked for, by the values of --site and --runs: in the latter alone, else in all parent
+    directories of the caller's. Raises SiteError, ConfigError."""
+    own = of_site(select_site(site, {"runs": runs}).site)
+    return (own,) if runs else with_remembered(own)
 
 
 def _links() -> Path:

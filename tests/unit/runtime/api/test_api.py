@@ -75,6 +75,8 @@ def test_a_run_from_its_plan_to_its_result(capfd: pytest.CaptureFixture[str]) ->
     assert (run.phase(), run.result(), run.cancel()) == ("ended", result, result)
     assert run.metrics() == list(result.metrics)
     assert run.log() == "trains with 0.5\n"
+    with pytest.raises(ctrain.CtrainError, match="one has 1 ranks, from 0 on: no rank 1"):
+        run.log(1)
     assert json.loads((run.directory / "record.json").read_text())["exit"] == result.record["exit"]
     with pytest.raises(KeyError, match=r"run one has no 'accuracy' in its metrics\.jsonl"):
         result.last("accuracy")
@@ -112,6 +114,17 @@ def test_a_job_is_the_request_of_the_command_line(capsys: pytest.CaptureFixture[
     line = "--set lr=1 --time 90m --env A=b --name one --dry-run --json ./train -- x"
     assert main(RUNTIME_VERBS, ["run", *line.split()]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(ctrain.plan(job).data))
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_variable_whose_value_is_written_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = ctrain.Job("./train", env={"WORD": None})
+    with pytest.raises(ctrain.CtrainError, match="--env WORD: not set in this shell"):
+        ctrain.plan(job)
+    monkeypatch.setenv("WORD", "hidden")
+    data = ctrain.plan(job).data
+    assert data["plan"]["environment"]["passed"] == ("WORD",)
+    assert "hidden" not in json.dumps(data)
 
 
 def test_the_notebook(bench: Bench) -> None:

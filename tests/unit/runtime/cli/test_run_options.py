@@ -16,11 +16,15 @@ from ctrain_runtime.plan.model import PREPARED, Options
 from ctrain_runtime.run.request import Request
 
 
-def request(*arguments: str, rest: tuple[str, ...] = ()) -> Request:
-    """The request of a command line; `rest` are the arguments after --."""
+def parsed(*arguments: str, rest: tuple[str, ...] = ()) -> argparse.Namespace:
+    """A command line; `rest` are the arguments after --."""
     parser = Parser(prog="ctrain run", allow_abbrev=False)
     run_options.add_arguments(parser)
-    return run_options.make_request(parser.parse_args(arguments, argparse.Namespace(rest=list(rest))))
+    return parser.parse_args(arguments, argparse.Namespace(rest=list(rest)))
+
+
+def request(*arguments: str, rest: tuple[str, ...] = ()) -> Request:
+    return run_options.make_request(parsed(*arguments, rest=rest))
 
 
 @pytest.mark.usefixtures("programs")  # without Slurm
@@ -90,6 +94,21 @@ def test_every_option_has_one_name() -> None:
     run_options.add_arguments(parser)
     assert names - {"settings"} <= {action.dest for action in parser._actions}
     assert names <= {each.name for each in dataclasses.fields(Job)}
+
+
+def test_a_command_line_is_the_job_that_a_program_describes() -> None:
+    line = ("--set", "lr=1", "--env", "A=b=c", "--env", "TOKEN", "--mount", "d:/d:ro", "--qos", "high", "--nodes", "2")
+    described = Job(
+        "job",
+        command=("x",),
+        parameters={"lr": "1"},
+        env={"A": "b=c", "TOKEN": None},
+        mounts=("d:/d:ro",),
+        settings={"qos": "high"},
+        nodes=2,
+    )
+    assert run_options.make_job(parsed("job", *line, rest=("x",))) == described
+    assert run_options.make_job(parsed()) == Job()
 
 
 def test_of_an_option_that_is_given_twice_the_last_one_counts() -> None:
