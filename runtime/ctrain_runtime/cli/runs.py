@@ -32,7 +32,7 @@ from ctrain_runtime.cli.run_state import RunState, look, state
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.run import group, parent_directories, record
 from ctrain_runtime.run.pick_up import find_run, list_parents, list_runs, pick_up
-from ctrain_runtime.run.remove import Removable, check, remove
+from ctrain_runtime.run.remove import Removable, check, remove, size_on_disk
 from ctrain_runtime.schedulers.protocol import Status
 
 SHOWN = 20
@@ -197,14 +197,20 @@ def _old(args: argparse.Namespace, parents: Sequence[Path]) -> Iterator[Removabl
 
 
 def _remove(args: argparse.Namespace, due: Sequence[Removable], parents: Sequence[Path]) -> int:
+    from ctrain_runtime.remote import copies  # only here: start-up is measured
+
+    paths = {each.path for each in due}
+    code = {path: size_on_disk(path) for parent in parents for path in copies.unneeded(parent, paths)}
     if args.yes:
         for each in due:
             remove(each)
+        code = {path: size for path, size in code.items() if copies.remove(path)}
         for sweep in filter(None, (group.find(reference, *parents) for reference in vars(args).get("wanted", ()))):
             Path(sweep.file).unlink()
     if args.json:
         rows = [{"run": each.record.run, "run_directory": str(each.path), "size": each.size} for each in due]
-        print_line(json.dumps({"runs": rows, "done": args.yes}, indent=2))
+        of_code = [{"directory": str(path), "size": size} for path, size in code.items()]
+        print_line(json.dumps({"runs": rows, "code": of_code, "done": args.yes}, indent=2))
         return 0
     lines = [
         (
@@ -216,9 +222,12 @@ def _remove(args: argparse.Namespace, due: Sequence[Removable], parents: Sequenc
         )
         for each in due
     ]
-    what = f"{pluralize(len(due), 'run')} ({format_size(sum(each.size for each in due))})"
-    print_line(table(("run", "state", "ended", "size", ""), lines) if due else "nothing to remove")
-    if due:
+    lines += [(str(path), "code of no run", "-", format_size(size), "") for path, size in code.items()]
+    size = sum(each.size for each in due) + sum(code.values())
+    copied = f", {len(code)} of code" if code else ""
+    what = f"{pluralize(len(due), 'run')}{copied} ({format_size(size)})"
+    print_line(table(("run", "state", "ended", "size", ""), lines) if lines else "nothing to remove")
+    if lines:
         print_line(f"removed {what}" if args.yes else f"{what}; confirm with --yes")
     return 0
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.cli.main import Verb, main
 from ctrain_runtime.cli.runs import chosen_runs
-from ctrain_runtime.remote import results, upload
+from ctrain_runtime.remote import copies, results, upload
 from ctrain_runtime.remote.ssh import LETTERS
 from ctrain_runtime.remote.words import MARK, from_word
 from ctrain_runtime.run import parent_directories
@@ -48,9 +49,11 @@ def _begin_answer() -> None:
 def _run(verbs: Sequence[Verb], request: Mapping[str, Any]) -> int:
     if request["piped"]:
         _listen()
-    if request["directory"]:
-        os.chdir(request["directory"])
-    return main(verbs, request["argv"], is_there=True)
+    with ExitStack() as stack:
+        if request["directory"]:
+            stack.enter_context(copies.in_use(Path(request["directory"])))
+            os.chdir(request["directory"])
+        return main(verbs, request["argv"], is_there=True)
 
 
 def _listen() -> None:
@@ -72,7 +75,7 @@ def _listen() -> None:
 def _hello(request: Mapping[str, Any]) -> dict[str, Any]:
     """The version of ctrain, and the directory of the code with this digest, if the request has one."""
     place = _place_of_code(request) if request["digest"] else None
-    return {"version": ctrain_version(), "code": str(place or ""), "has_code": bool(place and place.exists())}
+    return {"version": ctrain_version(), "code": str(place or ""), "has_code": bool(place and copies.touch(place))}
 
 
 def _code(request: Mapping[str, Any]) -> dict[str, Any]:

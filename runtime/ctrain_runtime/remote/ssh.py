@@ -35,7 +35,10 @@ _CAUSES = (  # what ssh says, the cause, the next step
     ("Permission denied", "authentication refused", "Log in by hand first: ssh {host}"),
     ("Too many authentication failures", "authentication refused", "Log in by hand first: ssh {host}"),
 )
-_INSTALL = "Install it there once, in ~/ctrain, or put it on PATH of login shells; see: ctrain help laptop"
+_INSTALL = (  # the wheel is a file of the user's: no index is trusted to have this name
+    "Put it on PATH of login shells, or install it once, in the directory of its wheel:"
+    " scp ctrain-*.whl {host}: && ssh {host} 'python3 -m venv ctrain && ctrain/bin/pip install ctrain-*.whl'"
+)
 
 
 class Connection:
@@ -153,7 +156,7 @@ class Connection:
         if code == LOST:
             return RemoteError(f"connection to {self.host} lost: {line}", "Retry the same line")
         if code == NOT_FOUND:
-            return RemoteError(f"no ctrain on {self.host}", _INSTALL)
+            return RemoteError(f"no ctrain on {self.host}", _INSTALL.format(host=self.host))
         if f"'{SERVE}'" in line:
             return RemoteError(f"the ctrain of {self.host} is too old for --on", "Install the same version on both")
         kinds = {kind.exit_code: kind for kind in CtrainError.__subclasses__()}

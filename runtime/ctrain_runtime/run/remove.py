@@ -53,7 +53,7 @@ def check(path: Path, all_runs: Iterable[Path]) -> Removable:
             raise DataError(
                 f"run {path} cannot be removed: run {other.name} resumes its checkpoint", "Wait for its end"
             )
-    return Removable(path, known, _size(path), checkpoint.is_dir() and any(checkpoint.iterdir()))
+    return Removable(path, known, size_on_disk(path), checkpoint.is_dir() and any(checkpoint.iterdir()))
 
 
 def remove(run: Removable) -> None:
@@ -82,7 +82,7 @@ def _open_resume(path: Path) -> str:
     return "" if known.exit else known.resume
 
 
-def _size(path: Path) -> int:
+def size_on_disk(path: Path) -> int:
     """The bytes on disk of all files below a directory."""
     paths = (os.path.join(above, name) for above, _, names in os.walk(path) for name in names)  # noqa: PTH118  # fast
     return sum(os.lstat(name).st_blocks * BLOCK_BYTES for name in paths)

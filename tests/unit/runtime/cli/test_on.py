@@ -27,6 +27,10 @@ def login(bench: Bench) -> LoginNode:
     return LoginNode(bench)
 
 
+def copies_of_code(login: LoginNode) -> list[Path]:
+    return [path for path in (login.bench.runs / ".code").iterdir() if path.is_dir()]
+
+
 def test_a_directory_job_with_its_code(login: LoginNode) -> None:
     folder = login.job('echo "$PWD: $(cat words.txt)"; exit 3')
     (folder / "words.txt").write_text("it's here")
@@ -39,7 +43,7 @@ def test_a_directory_job_with_its_code(login: LoginNode) -> None:
     assert login.bench.log(0).endswith("it's here\n")
     plan = json.loads((login.bench.one / "plan.json").read_text())["plan"]
     assert plan["environment"]["variables"]["QUOTED"] == 'a "b" $HOME *'
-    (place,) = (login.bench.runs / ".code").iterdir()
+    (place,) = copies_of_code(login)
     assert sorted(path.name for path in (place / "my train").iterdir()) == ["job.yaml", "train.sh", "words.txt"]
     assert not (login.state / "master").exists()
 
@@ -50,7 +54,23 @@ def test_code_is_copied_once_and_an_edit_makes_another_copy(login: LoginNode) ->
         (folder / "train.sh").write_text(text)
         code, out, error = ended(login.ctrain("run", "./my train", *login.words()))
         assert code == 0, out + error
-    assert len(list((login.bench.runs / ".code").iterdir())) == 2
+    assert len(copies_of_code(login)) == 2
+
+
+def test_copies_of_code_go_with_the_runs_that_are_from_them(login: LoginNode) -> None:
+    folder = login.job("true")
+    for name in ("one", "two"):
+        (folder / "train.sh").write_text(f"true # {name}")
+        code, out, error = ended(login.ctrain("run", "./my train", *login.words(), "--name", name))
+        assert code == 0, out + error
+    for copy in copies_of_code(login):
+        os.utime(copy, (0, 0))
+    code, out, error = ended(login.ctrain("runs", "rm", "one", *login.words()))
+    assert (code, out.splitlines()[-1].partition(" (")[0]) == (0, "1 run, 1 of code"), error
+    code, out, error = ended(login.ctrain("runs", "rm", "one", "--yes", *login.words()))
+    assert (code, out.splitlines()[-1].partition(" (")[0]) == (0, "removed 1 run, 1 of code"), error
+    (left,) = copies_of_code(login)
+    assert (left / "my train/train.sh").read_text() == "true # two"
 
 
 def test_a_command_runs_in_a_copy_of_the_current_directory(login: LoginNode) -> None:
@@ -173,7 +193,11 @@ def test_a_host_that_cannot_be_reached(login: LoginNode) -> None:
 @pytest.mark.parametrize(
     ("program", "expected", "complaint"),
     [
-        ("", 87, f"no ctrain on {HOST}. Install it there once, in ~/ctrain"),
+        (
+            "",
+            87,
+            f"no ctrain on {HOST}. Put it on PATH of login shells, or install it once, in the",
+        ),
         (
             "echo \"ctrain: unknown command '__serve'. Known: run\" >&2; exit 64",
             87,
