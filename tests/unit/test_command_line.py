@@ -84,7 +84,7 @@ def test_verbs_that_run_on_a_login_node_are_those_that_name_one() -> None:
     """`--on IMAGE` of others is another option."""
     named = {name for name, verb in VERBS.items() for parser in parsers(parser_of(verb)) if has(parser, "login_node")}
     runs = {"run", "submit", "attach", "status", "logs", "wait", "cancel", "runs", "shell", "jupyter", "bench"}
-    assert named == runs
+    assert named == runs | {"report", "compare"}
     assert any(has(parser, "on") for parser in parsers(parser_of(VERBS["layer"])))
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.report import add_runs_argument, subjects_of
+from ctrain_runtime.cli.report import add_on_if_asked, add_runs_argument, subjects_of
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.report import text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_argument(parser)
+    add_on_if_asked(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

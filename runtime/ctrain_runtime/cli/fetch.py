@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,23 +47,31 @@ def execute(args: argparse.Namespace) -> int:
     names = [*run_files.RESULTS]
     names += [run_files.CHECKPOINT] * args.checkpoint + [run_files.CODE] * args.code
     with Connection(host) as link:
-        on.greet(link)
-        place = on.where(args, is_named=bool(args.login))
-        runs = link.call({"what": "list", "wanted": args.wanted, "names": names, **place}).get("runs")
-        for run in runs if isinstance(runs, list) else []:
-            _fetch(link, run, names, args)
+        for run, target, done in bring(link, args, names, args.to, overwrite=args.overwrite):
+            _print(run, target, done)
     return 0
 
 
-def _fetch(link: Connection, run: dict[str, Any], names: list[str], args: argparse.Namespace) -> None:
-    where = str(run["run"])
-    name = PurePosixPath(where).name
-    if not NAME.fullmatch(name):
-        raise RemoteError(f"{link.host} offers a run of the name {name!r}", "Nothing was written")
-    target = Path(args.to, name)
-    files = results.read_list(link.host, run["files"])
-    how = {"overwrite": args.overwrite, "report": Activity(sys.stderr).report}
-    done = results.fetch(link, where, files, target, names, **how)
+def bring(
+    link: Connection, args: argparse.Namespace, names: list[str], to: str, *, overwrite: bool = False
+) -> Iterator[tuple[dict[str, Any], Path, results.Fetched]]:
+    """Fetch files of these names of the runs that are wanted, each to a directory below `to`; yields what is known of
+    the run there, its directory here, and what was fetched. Raises CtrainError, OSError."""
+    on.greet(link)
+    place = on.where(args, is_named=bool(args.login))
+    runs = link.call({"what": "list", "wanted": args.wanted, "names": names, **place}).get("runs")
+    for run in runs if isinstance(runs, list) else []:
+        where = str(run["run"])
+        name = PurePosixPath(where).name
+        if not NAME.fullmatch(name):
+            raise RemoteError(f"{link.host} offers a run of the name {name!r}", "Nothing was written")
+        target, files = Path(to, name), results.read_list(link.host, run["files"])
+        report = Activity(sys.stderr).report
+        yield run, target, results.fetch(link, where, files, target, names, overwrite=overwrite, report=report)
+
+
+def _print(run: dict[str, Any], target: Path, done: results.Fetched) -> None:
+    name = target.name
     same = f", {done.same} are here already" if done.same else ""
     print_line(f"{name}: fetched {pluralize(done.files, 'file')} ({format_size(done.size)}) to {target}{same}")
     if done.kept:

@@ -178,7 +178,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> 
 
 def _login_node(args: argparse.Namespace) -> str:
     """The login node on which a verb is to run; "": here. Raises SiteError, ConfigError."""
-    if args.login_node or not (args.site or os.environ.get("CTRAIN_SITE")):
+    if args.login_node or vars(args).get("stays_here") or not (args.site or os.environ.get("CTRAIN_SITE")):
         return str(args.login_node)
     from ctrain_runtime.site.select import login_of  # only here: start-up is measured
 

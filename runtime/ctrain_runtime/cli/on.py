@@ -14,6 +14,8 @@ from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.cli import mistakes
 from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.errors import RemoteError
+from ctrain_runtime.job import NAME
 from ctrain_runtime.remote import upload
 from ctrain_runtime.remote.ssh import Connection
 
@@ -41,6 +43,8 @@ def forward(verb: str, own: Sequence[str], parser: argparse.ArgumentParser, args
         if code and args.job:
             at = mistakes.position(parser, words, args.job)
             words[at], place = f"./{code.name}", str(told["code"])
+        if verb == "report" and not args.text:
+            return _report(link, words, args.output)
         return link.follow([verb, *words, *(["--", *args.rest] if args.rest else [])], place)
 
 
@@ -56,6 +60,17 @@ def greet(link: Connection, **request: str) -> dict[str, object]:
     if here != there:
         print_line(f"note      ctrain is {here or 'unknown'} here and {there or 'unknown'} on {link.host}", sys.stderr)
     return told
+
+
+def _report(link: Connection, words: Sequence[str], output: str) -> int:
+    """Write the page that the ctrain there makes. Raises CtrainError."""
+    from ctrain_runtime.cli import report  # only here: of no other verb
+
+    answer = link.call({"what": "page", "argv": list(words)})
+    name = str(answer.get("name"))
+    if not NAME.fullmatch(name):
+        raise RemoteError(f"{link.host} offers a report of the name {name!r}", "Nothing was written")
+    return report.write(output, name, str(answer.get("page")))
 
 
 def _directory(verb: str, args: argparse.Namespace) -> Optional[Path]:

@@ -3,6 +3,7 @@
   ctrain report last                          # writes RUN.html to the current directory
   ctrain report one two -o compared.html      # curves over each other, settings that differ, scaling
   ctrain report last --text                   # for the terminal
+  ctrain report last --on kim@login           # made there, written here
 
 RUN is a run's name, directory or job, `last`, or a sweep; it may still be running. The page is one file that needs no
 network, for any browser. It holds what plan.json and the logs hold: look at it before you pass it on. See: ctrain help
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run_options import add_on
 from ctrain_runtime.cli.run_state import RunState, in_words, look
 from ctrain_runtime.cli.runs import RUNS_HELP, add_where, chosen_runs, run_parents
 from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
@@ -32,6 +34,7 @@ MAX_RUNS = 100  # of one page or export
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_argument(parser)
+    add_on_if_asked(parser)
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="write the page there (default: RUN.html)")
     parser.add_argument("--text", action="store_true", help="print text in place of a page")
 
@@ -42,16 +45,32 @@ def add_runs_argument(parser: argparse.ArgumentParser) -> None:
     add_where(parser)
 
 
+def add_on_if_asked(parser: argparse.ArgumentParser) -> None:
+    """The option --on of verbs that look at runs here unless it is given: results that were fetched are here."""
+    add_on(parser, default="this machine")
+    parser.set_defaults(stays_here=True)
+
+
 def execute(args: argparse.Namespace) -> int:
     if args.text and args.output:
         raise UsageError("--text writes no file", "Leave out -o, or use: ctrain report ... --text >FILE")
-    subjects = subjects_of(args)
     if args.text:
-        print_line(text.text(subjects))
+        print_line(text.text(subjects_of(args)))
         return 0
+    return write(args.output, *made(args))
+
+
+def made(args: argparse.Namespace) -> tuple[str, str]:
+    """The name of the page, and the page. Raises CtrainError."""
+    subjects = subjects_of(args)
     name = subjects[0].name if len(subjects) == 1 else f"{subjects[0].name}-compared"
-    path = Path(args.output or f"{name}.html")
-    _write(path, page.page(subjects))
+    return name, page.page(subjects)
+
+
+def write(output: str, name: str, content: str) -> int:
+    """Write a page to the file `output`, or to one of its name; the exit code. Raises CtrainError."""
+    path = Path(output or f"{name}.html")
+    _write(path, content)
     print_line(f"report: {path.absolute()}")
     return 0
 

@@ -218,9 +218,13 @@ def add_site(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
 
 
-def add_on(parser: argparse._ActionsContainer, dest: str = "login_node") -> None:
+def add_on(
+    parser: argparse._ActionsContainer,
+    dest: str = "login_node",
+    default: str = "`login` of the site of --site or CTRAIN_SITE",
+) -> None:
     """The option --on: `main` runs verbs that have it as `login_node` there; `--on IMAGE` of others is another one."""
-    text = "login node, HOST or USER@HOST, reached by your ssh (default: `login` of the site of --site or CTRAIN_SITE)"
+    text = f"login node, HOST or USER@HOST, reached by your ssh (default: {default})"
     parser.add_argument("--on", default="", dest=dest, metavar="HOST", help=text)
 
 

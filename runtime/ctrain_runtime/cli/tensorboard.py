@@ -18,7 +18,8 @@ from ctrain_runtime.base import command
 from ctrain_runtime.cli import tunnel
 from ctrain_runtime.cli.export import TENSORBOARD, export_runs
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.report import add_runs_argument, looked_at
+from ctrain_runtime.cli.report import add_runs_argument
+from ctrain_runtime.cli.run_options import add_on
 from ctrain_runtime.errors import CtrainError
 
 HOST = "127.0.0.1"
@@ -30,6 +31,7 @@ IN_AN_IMAGE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_argument(parser)
+    add_on(parser, dest="login", default="this machine")
     parser.add_argument("--port", type=int, metavar="PORT", help="port of the server (default: random)")
 
 
@@ -40,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
         raise CtrainError("tensorboard not found on PATH", IN_AN_IMAGE)
     with tempfile.TemporaryDirectory(prefix="ctrain-tensorboard-") as folder:
         events, log = Path(folder) / "events", Path(folder) / "log"
-        export_runs(looked_at(args), TENSORBOARD, str(events))
+        export_runs(args, TENSORBOARD, str(events))
         if destination := tunnel.ssh_destination(is_local=True):
             print_line(tunnel.line(str(port), HOST, destination))
         print_line(f"curves    http://{HOST}:{port}/    (Ctrl-C ends it)")

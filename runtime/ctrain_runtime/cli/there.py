@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime.base.version import ctrain_version
-from ctrain_runtime.cli.main import Verb, main
+from ctrain_runtime.cli import report
+from ctrain_runtime.cli.main import Parser, Verb, main
 from ctrain_runtime.cli.runs import chosen_runs
 from ctrain_runtime.remote import copies, results, upload
 from ctrain_runtime.remote.ssh import LETTERS
@@ -34,7 +35,7 @@ def serve(verbs: Sequence[Verb], word: str) -> int:
         _begin_answer()
         results.send(Path(request["run"]), wanted, sys.stdout.buffer)
         return 0
-    answer = {"hello": _hello, "code": _code, "list": _list}[request["what"]](request)
+    answer = {"hello": _hello, "code": _code, "list": _list, "page": _page}[request["what"]](request)
     _begin_answer()
     sys.stdout.write(json.dumps(answer))
     return 0
@@ -101,3 +102,11 @@ def _list(request: Mapping[str, Any]) -> dict[str, Any]:
         listed = {"files": [astuple(file) for file in files], "links": links}
         found.append({"run": str(path), "ended": bool(conclusion), **listed})
     return {"runs": found}
+
+
+def _page(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The page of `ctrain report` with these arguments."""
+    parser = Parser(prog="ctrain report", allow_abbrev=False)
+    report.add_arguments(parser)
+    name, page = report.made(parser.parse_args(request["argv"]))
+    return {"name": name, "page": page}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ctrain_runtime.errors import UsageError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MARK = b"--- ctrain answers ---\n"  # a line
 
 

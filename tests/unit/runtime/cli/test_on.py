@@ -144,6 +144,31 @@ def test_a_sweep_is_submitted_shown_and_fetched(login: LoginNode) -> None:
     assert "completed" in out
 
 
+def test_runs_there_are_reported_compared_and_exported_here(login: LoginNode) -> None:
+    login.job('echo "{\\"step\\": 1, \\"loss\\": $2}" >"$CTRAIN_RUN_DIR/metrics.jsonl"')
+    for name in ("one", "two"):
+        code, out, error = ended(login.ctrain("run", "./my train", *login.words(), "--name", name, "--set", "lr=1"))
+        assert code == 0, out + error
+    code, out, error = ended(login.ctrain("report", "one", "two", *login.words()))
+    assert (code, out) == (0, f"report: {login.laptop}/one-compared.html\n"), error
+    assert "<svg" in (login.laptop / "one-compared.html").read_text()
+    code, out, error = ended(login.ctrain("report", "one", "-o", "my.html", *login.words()))
+    assert (code, (login.laptop / "my.html").exists()) == (0, True), error
+    code, out, error = ended(login.ctrain("report", "one", "--text", *login.words()))
+    assert (code, "completed" in out) == (0, True), error
+    code, out, error = ended(login.ctrain("compare", "one", "two", *login.words()))
+    assert (code, "one" in out) == (0, True), error
+    code, out, error = ended(login.ctrain("export", "one", "--to", "tensorboard", "events", *login.words()))
+    assert (code, out) == (0, "exported: one -> events/one (1 value)\n"), error
+    assert len(list((login.laptop / "events/one").iterdir())) == 1
+    code, out, error = ended(login.ctrain("report", "gone", *login.words()))
+    assert (code, out) == (71, "")
+    assert error.startswith(f"ctrain: {HOST}: ")
+    login.state.joinpath("calls").unlink()
+    code, out, error = ended(login.ctrain("report", "gone", "--runs", str(login.bench.runs), CTRAIN_SITE="local"))
+    assert (code, login.state.joinpath("calls").exists()) == (71, False)
+
+
 def test_a_site_with_a_login_stands_for_on(login: LoginNode) -> None:
     sites = Path(login.environment["HOME"], ".config/ctrain/sites")
     sites.mkdir(parents=True)

@@ -29,7 +29,7 @@ def test_a_request_arrives_as_it_was_and_means_nothing_to_a_shell(argv: list[str
         ("", "not a request of ctrain --on: ''"),
         (base64.urlsafe_b64encode(b"\xff\xfe").decode(), "not a request of ctrain --on"),
         (base64.urlsafe_b64encode(b"[1]").decode(), "does not understand that of your machine"),
-        (base64.urlsafe_b64encode(json.dumps({"protocol": 2}).encode()).decode(), "Install the same version on both"),
+        (base64.urlsafe_b64encode(json.dumps({"protocol": 1}).encode()).decode(), "Install the same version on both"),
     ],
 )
 def test_what_is_no_request_of_this_version(word: str, complaint: str) -> None:
