@@ -301,6 +301,19 @@ def test_horovod_has_exactly_what_is_declared(image: Path, features: str, code: 
     assert not code or "Horovod was built with Gloo MPI PyTorch, not with " in done.stderr
 
 
+def test_the_forks_of_horovodrun_get_torch_from_it(image: Path) -> None:
+    program = f"""\
+#!{sys.executable}
+import sys
+assert "torch" in sys.modules
+assert sys.argv[1:] == ["--check-build"]
+print({CHECK_BUILD!r})
+"""
+    write(image, "horovodrun", program).chmod(0o755)
+    done = run(image, "horovod_build.py", "PyTorch", "MPI", "Gloo")
+    assert done.returncode == 0, done.stderr
+
+
 def test_horovod_for_tensorflow_names_pytorch_too(image: Path) -> None:
     said = CHECK_BUILD.replace("[ ] TensorFlow", "[X] TensorFlow")
     assert "[X] PyTorch" in said
