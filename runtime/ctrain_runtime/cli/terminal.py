@@ -137,10 +137,12 @@ class Terminal:
         """Show a restart, of so many that each job may have."""
         at = datetime.fromisoformat(restart.time).astimezone() if restart.time else None
         self._update(restarts=restart.attempt, started=0, metrics={}, left=None)
-        how = f"restarting from {restart.start} ({restart.attempt - self._first_attempt} of {allowed})"
+        # A program may keep checkpoints elsewhere, and resume from these by itself.
+        start = restart.start.replace("the start", "the start, as checkpoint/ is empty", 1)
+        how = f"restarting from {start} ({restart.attempt - self._first_attempt} of {allowed})"
         if restart.requeued:
             self._first_attempt = restart.attempt
-            how = f"going on from {restart.start}"
+            how = f"going on from {start}"
         self._tell(f"{restart.reason}; {how}", at)
         self._has_output, self._all_up = False, None
         self._shown.discard("all up")

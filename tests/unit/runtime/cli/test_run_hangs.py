@@ -120,7 +120,7 @@ def test_a_run_that_hangs_is_restarted(bench: Bench) -> None:
     assert (code, error) == (0, ""), out
     (restart,) = bench.record()["restarts"]
     assert restart["code"] == 84 and restart["reason"].startswith("hung: no sign of life for "), restart
-    assert f"{restart['reason']}; restarting from the start (1 of 1)" in out.splitlines(), out
+    assert f"{restart['reason']}; restarting from the start, as checkpoint/ is empty (1 of 1)" in out.splitlines(), out
     assert not bench.orphans()
 
 

@@ -77,7 +77,7 @@ def test_of_64_ranks_the_screen_has_one_and_the_news(bench: Bench, start: Start)
     many = ("--ranks-per-node", "64", "--launcher", "env", "--restarts", "1")
     running = start(*bench.run_words(), *many, "--", "bash", "-c", SPEAKS, columns=100)
     text = running.wait_for("64 of 64 up")
-    text += running.wait_for("failed: exit code 3; restarting from the start (1 of 1)")
+    text += running.wait_for("failed: exit code 3; restarting from the start, as checkpoint/ is empty (1 of 1)")
     assert re.search(r"rank 63 on \S+ $", text), text
     text += running.wait_for("completed in ")
     assert running.end() == 0
