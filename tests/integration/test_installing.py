@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from samples.long_mode import LONG
 from samples.wheels import build_wheel
 
 PYTHON = "/usr/bin/python3"
@@ -53,7 +54,7 @@ class User:
         )
 
 
-@pytest.fixture(params=["root", "nobody"])
+@pytest.fixture(params=["root", "nobody"] if LONG else ["root"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
     if os.geteuid() != 0:
         if os.environ.get("CI"):

@@ -68,7 +68,7 @@ def keras(tmp_path_factory: pytest.TempPathFactory) -> Keras:
     return Keras(image, data, runs)
 
 
-def test_digits_are_learnt(keras: Keras) -> None:
+def test_digits_are_learnt_and_resumed_alike(keras: Keras) -> None:
     program = ("python", "/opt/ctrain/examples/digits/train_keras.py")
     done = keras.run("digits", "--launcher", "mpi", "--", *program)
     assert done.returncode == 0, done.stdout
@@ -76,8 +76,38 @@ def test_digits_are_learnt(keras: Keras) -> None:
     assert [line["epoch"] for line in epochs] == list(range(1, 11))
     assert epochs[-1]["accuracy"] > 0.95
     assert f"epoch 10/10  loss {epochs[-1]['loss']:.3f}  accuracy" in done.stdout
+    latest = keras.runs / "digits" / "checkpoint" / "checkpoint"  # names the last: as if it had been killed before
+    last, before = (f'\nmodel_checkpoint_path: "step-{line["step"]}"' for line in (epochs[-1], epochs[-2]))
+    text = f"\n{latest.read_text()}"
+    assert last in text
+    latest.write_text(text.replace(last, before))
+    done = keras.run("again", "--launcher", "mpi", "--resume", str(keras.runs / "digits"), "--", *program)
+    assert done.returncode == 0, done.stdout
+    (again,) = keras.lines("again")
+    assert (again["epoch"], again["accuracy"]) == (10, epochs[-1]["accuracy"])
+    assert again["loss"] == pytest.approx(epochs[-1]["loss"], rel=1e-5)
 
 
+def test_resnet50_is_cancelled_with_a_checkpoint(keras: Keras) -> None:
+    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", str(EVERY))
+    run = keras.start("short", job, *options)
+    until(lambda: max(keras.losses("short"), default=0) >= 2, "the second step", 600)
+    check_cancelled(keras, "short", run)
+    check_losses("resnet50_keras", [keras.losses("short")[step] for step in (1, 2)])
+
+
+def check_cancelled(keras: Keras, name: str, run: subprocess.Popen[str]) -> dict[int, float]:
+    """Cancel a run, which leaves a checkpoint of its last step. Its losses."""
+    assert subprocess.run([CTRAIN, "cancel", name, "--runs", str(keras.runs)]).returncode == 0
+    output, _ = run.communicate(timeout=100)
+    losses = keras.losses(name)
+    assert f"asked to end after step {max(losses)} of 44; a checkpoint was saved" in output, output
+    latest = (keras.runs / name / "checkpoint" / "checkpoint").read_text()
+    assert f'model_checkpoint_path: "step-{max(losses)}"' in latest
+    return losses
+
+
+@pytest.mark.skipif(not LONG, reason="by day, digits go on from a checkpoint of Keras: CTRAIN_LONG=1")
 def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> None:
     """After the kill, the steps since the last checkpoint are trained again, with the same losses."""
     job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", str(EVERY))
@@ -96,27 +126,16 @@ def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> No
 
     second = keras.start("cancelled", job, "--resume", str(keras.runs / "killed"), *options)
     until(lambda: max(keras.losses("cancelled"), default=0) > max(killed), "the steps after the kill", 600)
-    assert subprocess.run([CTRAIN, "cancel", "cancelled", "--runs", str(keras.runs)]).returncode == 0
-    output, _ = second.communicate(timeout=100)
-    cancelled = keras.losses("cancelled")
-    assert f"asked to end after step {max(cancelled)} of 44; a checkpoint was saved" in output, output
+    cancelled = check_cancelled(keras, "cancelled", second)
     again = killed.keys() & cancelled.keys()
     assert again and min(cancelled) % EVERY == 1, "the steps after the last checkpoint"
     expected = {step: killed[step] for step in again}
     assert {step: cancelled[step] for step in again} == pytest.approx(expected, rel=1e-5)
-    latest = (keras.runs / "cancelled" / "checkpoint" / "checkpoint").read_text()
-    assert f'model_checkpoint_path: "step-{max(cancelled)}"' in latest
-    if LONG:  # the other examples go on from what they saved when they were cancelled, each day
-        check_the_rest(keras, max(cancelled))
-
-
-def check_the_rest(keras: Keras, saved: int) -> None:
-    """The run that was cancelled goes on from its last step, and learns."""
-    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", str(EVERY))
+    # The run that was cancelled goes on from its last step, and learns.
     third = keras.run("resumed", job, "--resume", str(keras.runs / "cancelled"), *options)
     assert third.returncode == 0, third.stdout
     resumed = keras.losses("resumed")
-    assert (min(resumed), max(resumed)) == (saved + 1, 44)
+    assert (min(resumed), max(resumed)) == (max(cancelled) + 1, 44)
     validations = [line for line in keras.lines("resumed") if "val_accuracy" in line]
     assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
     assert validations[-1]["val_images"] == len(list((keras.data / "val").glob("*/*")))

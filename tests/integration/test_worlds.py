@@ -1,4 +1,5 @@
-"""Who joined the world of a run, as seen on two real nodes: nobody, and at night by torch alone."""
+"""Who joined the world of a run, as seen on two real nodes, by torch. By day the others see it: Horovod's ranks in
+test_run.py, torchrun's in test_starters.py, and a world on each node in tests/unit/runtime/cli/test_run_worlds.py."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ DDP = """\
 NESTED = """\
     torchrun --nproc-per-node 2 ddp.py
 """
+pytestmark = pytest.mark.skipif(not LONG, reason="by day, other runs show who joined: CTRAIN_LONG=1")
 UNTIL_JOINED = Path(__file__).parents[1] / "samples" / "until_joined.py"
 
 
@@ -29,7 +31,6 @@ def write_programs(cluster: Cluster) -> None:
         cluster.write(path, text)
 
 
-@pytest.mark.skipif(not LONG, reason="by day, torch's ranks are those that torchrun starts: test_starters.py")
 def test_the_record_says_who_joined(cluster: Cluster) -> None:
     """Of MPI: test_run.py."""
     write_programs(cluster)
