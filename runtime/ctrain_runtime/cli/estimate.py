@@ -148,6 +148,9 @@ def execute(args: argparse.Namespace) -> int:
     batch = args.batch or _usual_batch(hardware.count)
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
     case = Case(_model(args), hardware, Layout(batch, **given), tokens)
+    size = case.model.hidden // case.model.heads
+    if size % 8 and case.layout.attention == "flash":
+        notes.append(f"heads of {size} numbers: FlashAttention pads them to {-(-size // 8) * 8}")
     if case.model.assumed:
         notes.append("the model's shape is derived from its number of parameters")
     if args.calibrate or args.rate is not None:
@@ -206,15 +209,15 @@ def _check_tokens(case: Case) -> None:
 
 
 def _check_silent(args: argparse.Namespace, given: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option that would change nothing."""
-    if args.sequence_parallel and given.get("tp", 1) == 1 and not args.fit:
-        raise UsageError(
-            "--sequence-parallel splits what --tp leaves whole, and there is no --tp", "Pass --tp 2 or more"
-        )
-    if args.schedule and given.get("pp", 1) == 1 and not args.fit:
-        raise UsageError(f"--schedule {args.schedule} is of pipelines, and there is no --pp", "Pass --pp 2 or more")
-    if args.offload and given.get("strategy", "ddp") in ("ddp", "fsdp") and not args.fit:
-        strategy = given.get("strategy", "ddp")
+    """Raise UsageError for an option that would change nothing. What is searched may become anything."""
+    tp, pp, strategy = (
+        given.get(name, None if args.fit else value) for name, value in (("tp", 1), ("pp", 1), ("strategy", "ddp"))
+    )
+    if args.sequence_parallel and tp == 1:
+        raise UsageError("--sequence-parallel splits what --tp leaves whole, and tp is 1", "Pass --tp 2 or more")
+    if args.schedule and pp == 1:
+        raise UsageError(f"--schedule {args.schedule} is of pipelines, and pp is 1", "Pass --pp 2 or more")
+    if args.offload and strategy in ("ddp", "fsdp"):
         raise UsageError(f"--offload is of ZeRO, not of {strategy}", "Pass --strategy zero1, zero2 or zero3")
 
 

@@ -10,7 +10,7 @@ from ctrain_runtime.base.text import format_seconds, format_size, pluralize, tab
 from ctrain_runtime.estimate.estimate import Estimate, capacity
 from ctrain_runtime.estimate.evidence import Band, find_band, published_runs
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
-from ctrain_runtime.estimate.fit import Fit, compare
+from ctrain_runtime.estimate.fit import Fit, best_change, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
 from ctrain_runtime.estimate.packaged import example_for
 
@@ -26,7 +26,14 @@ def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blo
     ranking = [_ranking(found)] if found else []
     seconds = estimate.values["T"]
     time = f"time of an iteration: {format_seconds(seconds)}\n{_bars(TIME, estimate, seconds, format_seconds, blocks)}"
-    parts = [_answer(estimate), _head(estimate, notes), *ranking, _memory(estimate, blocks), time, _result(estimate)]
+    parts = [
+        _answer(estimate, None if found else best_change(estimate)),
+        _head(estimate, notes),
+        *ranking,
+        _memory(estimate, blocks),
+        time,
+        _result(estimate),
+    ]
     return "\n\n".join(parts)
 
 
@@ -75,8 +82,8 @@ def explain(estimate: Estimate) -> str:
     return "\n\n".join([*parts, table(("symbol", "meaning"), legend)])
 
 
-def _answer(estimate: Estimate) -> str:
-    """What it takes, in as many digits as are known, and by what that is known."""
+def _answer(estimate: Estimate, faster: Optional[Estimate]) -> str:
+    """What it takes, in as many digits as are known, by what that is known, and what would be faster."""
     values, case = estimate.values, estimate.case
     band = find_band(estimate) if case.efficiency is None else None
     low, high = (band.low, band.high) if band else (1.0, 1.0)
@@ -89,8 +96,14 @@ def _answer(estimate: Estimate) -> str:
         ("memory", f"{format_size(values['G'])} of {format_size(usable)} usable per GPU: {spare}"),
         ("example", example_for(case.model, case.layout)),
         *(_evidence(estimate, band) if band else ()),
+        *(_faster(estimate, faster) if faster else ()),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _faster(estimate: Estimate, other: Estimate) -> list[tuple[str, str]]:
+    less, memory = 1 - other.values["T"] / estimate.values["T"], format_size(other.values["G"])
+    return [("faster", f"{other.case.layout.options()}: {less:.0%} less time, {memory} per GPU")]
 
 
 def _training(estimate: Estimate, low: float, high: float) -> list[tuple[str, str]]:
@@ -166,7 +179,7 @@ def _head(estimate: Estimate, notes: Sequence[str]) -> str:
         "" if model.tied else ", with a matrix for each end"
     )
     steps = f"{estimate.values['m']:g} x {layout.micro_batch} per replica"
-    gpus = f"{hardware.count} x {hardware.gpu.name} {hardware.gpu.memory:g} GiB"
+    gpus = f"{hardware.count} x {hardware.gpu.name}, {format_size(hardware.gpu.memory * 2**30)} each"
     rows = [
         ("model", f"{estimate.values['N'] / 1e9:.4g} billion parameters: {shape}, {ends}"),
         ("hardware", f"{pluralize(hardware.nodes, 'node')}: {gpus}"),

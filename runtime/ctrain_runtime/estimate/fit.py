@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
@@ -33,14 +33,15 @@ class Fit:
     too_large: Sequence[Estimate]
 
     def reasons(self) -> list[str]:
-        """Why the best layout is not otherwise: what it costs to change one of its choices alone, for each choice the
-        best change that fits and the smallest that does not."""
+        """Why the best layout is not otherwise: what it costs to change one of its choices, with the micro batch that
+        suits it, for each choice the best change that fits and the smallest that does not."""
         best, reasons = self.ranked[0], dict[tuple[str, bool], str]()
         for other in (*self.ranked, *self.too_large):
             layout = other.case.layout
             changed = [name for name in _CHOICES if getattr(layout, name) != getattr(best.case.layout, name)]
-            if len(changed) == 1:
-                text = f"{changed[0].replace('_', ' ')} {getattr(layout, changed[0])}: {compare(other, best)}"
+            if len(changed) == 1 or (len(changed) == 2 and changed[1] == "micro_batch"):
+                choices = ", ".join(f"{name.replace('_', ' ')} {getattr(layout, name)}" for name in changed)
+                text = f"{choices}: {compare(other, best)}"
                 reasons.setdefault((changed[0], other.fits), text)
         return list(reasons.values())
 
@@ -68,6 +69,17 @@ def fit(case: Case, fixed: Collection[str]) -> Fit:
         least = found.too_large[0]
         raise ResourceError(f"no layout fits: {excess(least)} with {least.case.layout.options()}", advice(case))
     return found
+
+
+def best_change(estimate: Estimate) -> Optional[Estimate]:
+    """The change of one choice, with the micro batch that suits it, that helps most; None if none is worth it."""
+    case, chosen = estimate.case, {*_CHOICES, "sequence_parallel"}
+    found: list[Estimate] = []
+    for name in _CHOICES:
+        free = {name, "micro_batch", *(["sequence_parallel"] if name == "tp" else [])}
+        found += filter(has_margin, _estimates(case, chosen - free, offload=case.layout.offload))
+    best = min(found, key=lambda one: one.values["T"], default=estimate)
+    return best if best.values["T"] * (1 + EQUAL) < estimate.values["T"] else None
 
 
 def excess(estimate: Estimate) -> str:

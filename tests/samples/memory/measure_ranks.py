@@ -60,6 +60,7 @@ CASES = [
     Case("pp", 2, *WIDE, 16, 4, pp=2, recompute=True),
     Case("3d", 2, *WIDE, 16, 8, pp=2),
     Case("3d", 4, *SMALL, 8, 4, pp=2),
+    Case("3d", 8, *SMALL[:-1], 100, 8, 4, tp=2, pp=2),
 ]  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
     assert (code, error) == (0, "")
     for line in (
         "model     174.6 billion parameters: 96 layers, hidden size 12288, 96 heads, sequence 2048, vocabulary 51200",
-        "hardware  128 nodes: 1024 x A100-SXM4-80GB 80 GiB",
+        "hardware  128 nodes: 1024 x A100-SXM4-80GB, 85.9 GB each",
         "layout    dp 8 x pp 16 x tp 8: --tp 8 --pp 16 --recompute full",
         "batch     1536 sequences: 192 x 1 per replica",
         "note      network: 8 x 200 Gb/s per node (assumed)",
@@ -182,7 +182,10 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("gpt2", *A100, "--precision", "fp8"), 64, "argument --precision: FP8 cannot be estimated: no published "),
         (("gpt2", *A100, "--precision", "int8"), 64, "argument --precision: must be bf16, autocast or fp32, not '"),
         (("gpt2", *A100, "--sequence-parallel"), 64, "--sequence-parallel splits what --tp leaves whole, "),
-        (("gpt2", *A100, "--schedule", "gpipe"), 64, "--schedule gpipe is of pipelines, and there is no --pp. "),
+        (("gpt2", *A100, "--schedule", "gpipe"), 64, "--schedule gpipe is of pipelines, and pp is 1. "),
+        (("gpt2", *A100, "--fit", "--tp", "1", "--sequence-parallel"), 64, "--sequence-parallel splits what --tp "),
+        (("gpt2", *A100, "--fit", "--strategy", "ddp", "--offload"), 64, "--offload is of ZeRO, not of ddp. "),
+        (("gpt2", *A100, "--fit", "--tp", "2", "--compiled"), 64, "compiled programs are told from others only "),
         (("gpt2", *A100, "--offload"), 64, "--offload is of ZeRO, not of ddp. Pass --strategy zero1, zero2 or zero3"),
         (("gpt2", *A100, "--fit", "--tp", "5"), 64, "12 heads cannot be split among tp 5. Nearest: --tp 4"),
         (("gpt2", *A100, "--gpus", "16000000"), 64, "16,000,000 GPUs are more than any training has had. "),
@@ -332,6 +335,15 @@ def test_gpus_of_which_no_run_is_known_are_said(capsys: pytest.CaptureFixture[st
     assert "published runs of PyTorch DDP on other GPUs; GPT-2 takes up to 1.9 times as long with torch of 2023" in out
     words = ("--strategy", "fsdp", "--gpus", "8", "--pp", "2")
     assert " on H100; none with a pipeline" in estimate(capsys, "gpt2", "--gpu-type", "H100-SXM", *words)[1]
+
+
+def test_the_change_that_helps_most_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*GPT3, "--tp", "8", "--pp", "16")
+    faster = next(line for line in estimate(capsys, *words, "--recompute", "full")[1].splitlines() if "faster" in line)
+    assert re.match(r"faster    --tp 8 --pp 16: \d\d% less time, [\d.]+ GB per GPU$", faster)
+    assert "faster" not in estimate(capsys, *GPT3, "--fit")[1]
+    out = estimate(capsys, "gpt2", *A100, "--hidden", "816", "--heads", "8")[1]
+    assert "note      heads of 102 numbers: FlashAttention pads them to 104" in out
 
 
 def test_the_fewest_gpus_for_some_days(capsys: pytest.CaptureFixture[str]) -> None:

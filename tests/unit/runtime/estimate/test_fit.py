@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import make_estimate
-from ctrain_runtime.estimate.fit import advice, fit
+from ctrain_runtime.estimate.fit import advice, best_change, fit
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.estimate.presets import PRESETS
 from samples.estimates import MEGATRON, a_case
@@ -31,6 +31,27 @@ def test_a_layout_at_least_as_good_as_the_published_one_and_why(
     reasons = found.reasons()
     assert any("slower (" in reason for reason in reasons)
     assert any("does not fit: " in reason for reason in reasons)
+
+
+def test_another_choice_is_judged_with_the_micro_batch_that_suits_it() -> None:
+    found = fit(a_case(PRESETS["llama-3-8b"], 64, 512), ())
+    other = next(reason for reason in found.reasons() if reason.startswith("recompute"))
+    best = found.ranked[0].case.layout
+    times = [
+        one.values["T"]
+        for one in found.ranked
+        if replace(one.case.layout, micro_batch=best.micro_batch, recompute=best.recompute) == best
+        and one.case.layout.recompute != best.recompute
+    ]
+    slower = min(times) / found.ranked[0].values["T"] - 1
+    assert f"{slower:.1%} slower" in other or slower < 0.05
+
+
+def test_a_change_that_is_not_worth_it_is_none() -> None:
+    case = a_case(PRESETS["gpt3-175b"], 1024, 1536, tp=8, pp=16, recompute="full")
+    better = best_change(make_estimate(case))
+    assert better and better.case.layout.recompute == "none"
+    assert best_change(fit(a_case(PRESETS["gpt2-xl"], 8, 512), ()).ranked[0]) is None
 
 
 def test_530b_is_split_as_published() -> None:
