@@ -142,7 +142,9 @@ class _Profile:
             self.running.stop()
             directory = run_dir() / "profiles"
             directory.mkdir(exist_ok=True)
-            _write_profile(self.tool, self.running, directory / f"rank{rank()}")
+            attempt = os.environ.get("CTRAIN_ATTEMPT", "0")  # each has its own
+            name = f"rank{rank()}" if attempt == "0" else f"rank{rank()}.attempt{attempt}"
+            _write_profile(self.tool, self.running, directory / name)
             self.tool = ""
         except Exception as error:
             self._give_up(error)

@@ -321,6 +321,13 @@ def test_a_program_that_ends_before_has_its_profile_too(tmp_path: Path) -> None:
     assert (tmp_path / "profiles/rank0.txt").exists()
 
 
+def test_each_attempt_has_its_own_profile(tmp_path: Path) -> None:
+    for attempt in ("0", "1"):
+        run(PROFILER, tmp_path, CTRAIN_PROFILE="pyinstrument", CTRAIN_PROFILE_STEPS="1-2", CTRAIN_ATTEMPT=attempt)
+    names = ["rank0.attempt1.html", "rank0.attempt1.txt", "rank0.html", "rank0.txt"]
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == names
+
+
 def test_other_ranks_and_runs_without_a_profile_do_nothing(tmp_path: Path) -> None:
     for variables in ({}, {"CTRAIN_PROFILE": "torch", "CTRAIN_PROFILE_RANKS": "1,10"}):
         assert "start" not in run(PROFILER, tmp_path, **variables, RANK="0").stdout
