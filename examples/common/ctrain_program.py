@@ -159,6 +159,8 @@ def _started_profiler(tool: str) -> Any:
         from torch.profiler import profile
 
         profiler = profile()  # of CPU and GPU, where there is one
+    elif tool == "nsys":  # inside.sh has started it around this process
+        from torch.cuda import profiler  # type: ignore[no-redef]
     else:
         from pyinstrument import Profiler
 
@@ -169,6 +171,8 @@ def _started_profiler(tool: str) -> Any:
 
 def _write_profile(tool: str, profiler: Any, path: Path) -> None:
     """What people open, and a summary for the report."""
+    if tool == "nsys":
+        return  # it writes a report of its own
     if tool == "torch":
         import torch
 
@@ -301,6 +305,10 @@ def _warn(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):  # as in seconds_by_rank
+        return [_plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
     if hasattr(value, "item"):
         value = value.item()
     if not isinstance(value, (bool, int, str, type(None))):

@@ -55,7 +55,7 @@ class Job:
     spare_nodes: int = 0
     retries: Optional[int] = None
     until_done: bool = False
-    profile: str = ""  # torch or pyinstrument
+    profile: str = ""  # torch, pyinstrument or nsys
     profile_ranks: str = ""
     profile_steps: str = ""
     cpu_bind: str = ""

@@ -10,6 +10,7 @@ from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.launchers import independent, node, staging
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.profile import NSYS, PROFILE
 from ctrain_runtime.plan.task import TaskIdentity
 from ctrain_runtime.schedulers.script import library
 
@@ -100,7 +101,9 @@ def inside(plan: LaunchPlan) -> str:
     checks = ["marker", plan.image.marker] if plan.image.marker else []
     for layer in plan.image.layers:
         checks += ["layer", layer.key, layer.path]
-    return " ".join((INSIDE, quote_argv([*libraries(plan), *checks, "need", plan.program.command[0], "run"])))
+    variables = plan.environment.variables
+    ranks = ["nsys", variables[f"{PROFILE}_RANKS"]] if variables.get(PROFILE) == NSYS else []
+    return " ".join((INSIDE, quote_argv([*libraries(plan), *ranks, *checks, "need", plan.program.command[0], "run"])))
 
 
 def libraries(plan: LaunchPlan) -> list[str]:

@@ -4,9 +4,9 @@
 # Singularity in user namespaces, ignore a SIF's overlay partitions silently; and a user may replace the file of a layer while
 # the job waits. Only builtins of sh are used: PATH may be anything.
 #
-#   inside.sh RANK NODE_RANK [paths PATTERNS] [driver VERSION] [marker KEY] [layer KEY PATH]... [need PROGRAM] run PROGRAM [ARGUMENT]...
+#   inside.sh RANK NODE_RANK [paths PATTERNS] [driver VERSION] [nsys RANKS] [marker KEY] [layer KEY PATH]... [need PROGRAM] run PROGRAM [ARGUMENT]...
 
-ctrain_rank=$1 ctrain_node_rank=$2 # the program's environment has names of its own
+ctrain_rank=$1 ctrain_node_rank=$2 ctrain_profiled= # the program's environment has names of its own
 shift 2
 
 refuse() { # CODE MESSAGE; printf, because the echo of some shells reads backslashes
@@ -64,6 +64,7 @@ while [ "$1" != run ]; do
   case $1 in
     paths) add_paths "$2" ;;
     driver) choose_driver "$2" ;;
+    nsys) ctrain_profiled=",$2," ;;
     marker)
       { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null
       [ "$key" = "$2" ] ||
@@ -83,4 +84,14 @@ export CTRAIN_HEARTBEAT="${HOME-}/.heartbeat/$ctrain_rank" # on the node's disk;
 [ ! -e "$CTRAIN_HEARTBEAT" ] || { true >"$CTRAIN_HEARTBEAT"; } 2>/dev/null # of an earlier attempt
 # Pythons of a rank that hangs write their stacks
 [ ! -d "${HOME-}/.startup" ] || export PYTHONPATH="$HOME/.startup${PYTHONPATH:+:$PYTHONPATH}"
+case $ctrain_profiled in
+  *",$ctrain_rank,"*) # Nsight Systems records what beat() of ctrain_program brackets, and nothing else
+    command -v nsys >/dev/null || refuse 127 "command not found in the image: nsys (--profile nsys)"
+    mkdir -p "$CTRAIN_RUN_DIR/profiles"
+    report=$CTRAIN_RUN_DIR/profiles/rank$ctrain_rank
+    [ "${CTRAIN_ATTEMPT:-0}" = 0 ] || report=$report.attempt$CTRAIN_ATTEMPT
+    set -- nsys profile --output="$report" --force-overwrite=true --trace=cuda,nvtx,osrt \
+      --capture-range=cudaProfilerApi --capture-range-end=stop "$@"
+    ;;
+esac
 exec "$@"

@@ -8,7 +8,8 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Options
 
 PROFILE = "CTRAIN_PROFILE"  # the variable that names the profiler
-TOOLS = ("torch", "pyinstrument")
+NSYS = "nsys"
+TOOLS = ("torch", "pyinstrument", NSYS)
 DEFAULT_RANKS, DEFAULT_STEPS = "0", "10-19"
 STEPS = re.compile(r"([1-9]\d{0,14})-([1-9]\d{0,14})")
 RANKS = re.compile(r"\d{1,9}(,\d{1,9})*")

@@ -14,7 +14,7 @@ from ctrain_runtime.report.timeline import Phase
 from ctrain_runtime.run import events, hangs, logs, ranks, restarts
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.follow import read_text
-from ctrain_runtime.run.profiles import SUMMARIES
+from ctrain_runtime.run.profiles import SUMMARIES, reports
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run
 
@@ -67,7 +67,9 @@ def examine(run: Run, record: Record, state: str) -> Subject:
     job = events.read_all_job_events(run.path)
     hung = tuple((event.time, line) for event in job for line in hangs.lines([event]))
     stacks, profiles = _texts(run.path / run_files.STACKS, "*"), _texts(run.path / run_files.PROFILES, SUMMARIES)
-    return Subject(run, record, state, metrics, phases, _failure(run, record), hung, stacks, profiles)
+    return Subject(
+        run, record, state, metrics, phases, _failure(run, record), hung, stacks, (*profiles, *reports(run.path))
+    )
 
 
 def _failure(run: Run, record: Record) -> Optional[Failure]:

@@ -9,7 +9,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.profile import PROFILE
 
-SUMMARIES = "*.txt"  # one for each rank
+SUMMARIES, REPORTS = "*.txt", "*.nsys-rep"  # one for each rank
 MISSING = "no profile: its program has not shown so many steps by beat(), or its log tells why (ctrain help profiles)"
 
 
@@ -22,6 +22,16 @@ def note(plan: LaunchPlan) -> str:
     if not are_wanted(plan):
         return ""
     directory = Path(plan.run_directory) / run_files.PROFILES
+    if any(directory.glob(REPORTS)):
+        return f"profiles: {directory}; open them in Nsight Systems"
     if not any(directory.glob(SUMMARIES)):
         return MISSING
     return f"profiles: {directory}; what took longest: ctrain report {shlex.quote(plan.run)}"
+
+
+def reports(run: Path) -> tuple[tuple[str, str], ...]:
+    """What Nsight Systems has recorded: of which rank, and what shows it."""
+    paths = sorted((run / run_files.PROFILES).glob(REPORTS), key=lambda path: (len(path.name), path.name))
+    return tuple(
+        (path.stem, f"Open {path} in Nsight Systems, or: nsys stats {shlex.quote(str(path))}") for path in paths
+    )

@@ -292,6 +292,37 @@ def test_a_command_that_the_image_lacks_is_named(scripts: Scripts, name: str) ->
     assert refused == {"what": "refused", "stage": "run", "rank": 0, "code": 127, "message": message}
 
 
+NSYS = """\
+#!/bin/sh
+printf '%s\\n' "$@" >"$CTRAIN_RUN_DIR/nsys"
+shift
+while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+"""
+
+
+def test_chosen_ranks_run_under_nsight_systems(scripts: Scripts) -> None:
+    """Of a stand-in, with the command line that its manual has."""
+    plan = scripts.plan("echo", "it's here", profile="nsys")
+    assert scripts.execute(plan, **slurm_task()) == 127
+    assert scripts.log() == "ctrain: command not found in the image: nsys (--profile nsys)\n"
+    shutil.rmtree(scripts.run)
+    write_program(scripts.bin / "nsys", NSYS)
+    assert scripts.execute(plan, **slurm_task()) == 0
+    assert scripts.log() == "it's here\n"
+    assert (scripts.run / "nsys").read_text().splitlines() == [
+        "profile",
+        f"--output={scripts.run}/profiles/rank0",
+        "--force-overwrite=true",
+        "--trace=cuda,nvtx,osrt",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "echo",
+        "it's here",
+    ]
+    assert (scripts.run / "profiles").is_dir()
+
+
 def inside(plan: LaunchPlan, script: Path, *command: str) -> list[str]:
     """The arguments of sh in the container of a rank without a number, on node 0."""
     words = shlex.split(fragments.inside(plan))[4:]

@@ -130,6 +130,14 @@ def test_metrics_are_lines_with_the_time(program: ModuleType, tmp_path: Path) ->
     assert second == {"step": 2, "loss": None, "rate": None, "done": False, "missing": None}
 
 
+def test_metrics_take_lists_and_arrays(tmp_path: Path) -> None:
+    array = "type('Array', (), {'tolist': lambda self: [[1, float('nan')], 0.5]})()"
+    done = run(f"metrics(step=1, seconds_by_rank=[0.1, 0.2], other=({array}, 3))", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (line["seconds_by_rank"], line["other"]) == ([0.1, 0.2], [[[1, None], 0.5], 3])
+
+
 @pytest.mark.parametrize("name", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "CTRAIN_TASK"])
 def test_only_rank_0_writes_metrics(name: str, tmp_path: Path) -> None:
     for rank in ("1", "0"):
@@ -313,6 +321,14 @@ def test_some_steps_are_profiled(tmp_path: Path, tool: str, files: list[str], te
     assert done.stdout.split() == ["100", "101", "start", "102", "103", "stop", "104", "105"]
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == files
     assert (tmp_path / "profiles/rank0.txt").read_text() == text
+
+
+def test_nsight_systems_records_the_same_steps(tmp_path: Path) -> None:
+    cuda = "sys.modules['torch.cuda'] = types.SimpleNamespace(profiler=Profiler())\nfor step in range(100"
+    code = PROFILER.replace("for step in range(100", cuda)
+    done = run(code, tmp_path, CTRAIN_PROFILE="nsys", CTRAIN_PROFILE_STEPS="3-4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["100", "101", "start", "102", "103", "stop", "104", "105"]
 
 
 def test_a_program_that_ends_before_has_its_profile_too(tmp_path: Path) -> None:
