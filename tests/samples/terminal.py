@@ -30,6 +30,9 @@ class Terminal:
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(cwd)
             os.execvpe(argv[0], list(argv), dict(os.environ if env is None else env))  # noqa: S606  # of a test
+        attributes = termios.tcgetattr(self._master)
+        attributes[3] |= termios.NOFLSH  # Ctrl-C would discard what a busy machine has not read yet: half a picture
+        termios.tcsetattr(self._master, termios.TCSANOW, attributes)
         self.resize(24, 200)
 
     def resize(self, rows: int, columns: int) -> None:

@@ -54,7 +54,7 @@ retry_if_due() { # sets ct_queued_again
   [ "$cause" ] || return
   [ "$ct_retries" = "done" ] || ((ct_retried < ct_retries)) || why="retries used: $ct_retries of $ct_retries"
   [ "$why" ] || [[ $cause != 'time limit' && $cause != 'saved and left' ]] || ((!ct_retried)) || [ "$(list_checkpoints)" != "$ct_saved_before" ] ||
-    why='crash loop: two ends with no new checkpoint between them'
+    why='crash loop: two ends with no new file in checkpoint/ between them'
   if [ -z "$why" ]; then
     ct_queued_again=yes
     job_event run requeued "\"message\": \"$cause\"" # first: what queues the job again may end this

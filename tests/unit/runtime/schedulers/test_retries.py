@@ -157,7 +157,7 @@ def test_a_chain_ends_that_gets_no_further(scripts: Scripts) -> None:
     chain = {"until_done": True}
     assert run_to_limit(scripts, f"{SAVES}; {WAITS}", **chain) == [requeued("time limit")]
     assert run_to_limit(scripts, f"{SAVES}; {WAITS}", **chain) == [continued(1), requeued("time limit")]
-    crash_loop = given_up("crash loop: two ends with no new checkpoint between them")
+    crash_loop = given_up("crash loop: two ends with no new file in checkpoint/ between them")
     assert run_to_limit(scripts, **chain) == [continued(2), crash_loop, ended(143)]
 
 
