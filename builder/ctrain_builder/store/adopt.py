@@ -27,7 +27,7 @@ from ctrain_builder.store.writer import Permissions, translate_os_errors
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError
+from ctrain_runtime.errors import CtrainError, EngineError, GateNotPassed, ImageUnusable, StoreError
 from ctrain_runtime.images import foreign
 from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.images.pull import Report
@@ -96,6 +96,10 @@ def carry_out(
             with copying(adoption) as watch:
                 published = adopt(adoption, store, engine, watch)
             done.append(replace(adoption, manifest=published.manifest))
+        except GateNotPassed as error:  # it is published, and only the channel stays
+            known = find_same(store, adoption.manifest)
+            done.append(replace(adoption, manifest=known.manifest if known else adoption.manifest, channel=""))
+            left_out.append((adoption.file, error))
         except CtrainError as error:
             left_out.append((adoption.file, error))
     return Plan(tuple(done), tuple(left_out))

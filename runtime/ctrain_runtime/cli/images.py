@@ -103,7 +103,7 @@ def _noted(shown: Image) -> list[tuple[str, str]]:
     except ConfigError as error:
         return [("notes", error.message)]
     rows = [("scan", str(scan)), *(("", line) for line in scan.output)] if scan else []
-    return [*rows, ("deprecated", str(deprecation))] if deprecation else rows
+    return [*rows, ("deprecated", deprecation.terms)] if deprecation else rows
 
 
 def _users(path: Path) -> tuple[list[Lease], list[str]]:

@@ -48,9 +48,13 @@ class Deprecation:
     reason: str
     use: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def terms(self) -> str:
         instead = f"; use {self.use}" if self.use else ""
-        return one_line(f"is deprecated and goes after {self.until}: {self.reason}{instead}")
+        return one_line(f"goes after {self.until}: {self.reason}{instead}")
+
+    def __str__(self) -> str:
+        return f"is deprecated and {self.terms}"
 
 
 Note = Union[Scan, Deprecation]

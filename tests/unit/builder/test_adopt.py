@@ -118,6 +118,18 @@ def test_a_version_is_a_copy_with_a_manifest(site: Site, capsys: pytest.CaptureF
     assert file_digest(copy) == manifest.digest
 
 
+def test_a_channel_with_gates_stays_and_the_version_is_adopted(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    file = site.image("env_1.0.sif")
+    (site.root / "policy.yaml").write_text("channels: {prod: {tests: true}}\n")
+    site.adopt(file, "--channel", "prod", "--yes", code=83)
+    shown = capsys.readouterr()
+    assert f"ctrain: {file}: published, but channel prod stays: env:1.0-adopted-r1 does not pass" in shown.err
+    assert "left out" not in shown.err
+    row = shown.out.splitlines()[1].split()
+    assert (row[0], row[1], row[-1]) == (str(file), "env:1.0-adopted-r1", "adopted")
+    assert [*site.published()] == ["env:1.0-adopted-r1"] and not list((site.root / "channels").glob("*"))
+
+
 def test_what_hostile_packages_are_called_is_dropped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Any] = []
     monkeypatch.setattr(

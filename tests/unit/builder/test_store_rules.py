@@ -273,7 +273,7 @@ def test_a_deprecated_version_says_so(shop: Shop, tmp_path: Path) -> None:
     assert not (shop.root / notes.DEPRECATED).exists()
     assert shop(*argv).startswith("small:1.0-s-r2 is deprecated until 2999-03-31; afterwards: ctrain store retain")
     text = "small:1.0-s-r2 is deprecated and goes after 2999-03-31: has  old NCCL; use small:dev"
-    assert text.partition(" ")[2] in shop("show", "small:prod")
+    assert text.partition(" and ")[2] in shop("show", "small:prod")
     assert text.partition(" ")[2] in (shop.root / "catalogue.html").read_text()
     for suffix in ("", ".lua"):
         assert text in (tmp_path / f"modules/ctrain-small/1.0-s-r2{suffix}").read_text()
@@ -281,7 +281,7 @@ def test_a_deprecated_version_says_so(shop: Shop, tmp_path: Path) -> None:
     assert shop.data("log")["entries"][-1]["action"] == "deprecate"
     assert shop.data("list", "--all")["versions"][1]["state"] == "published"
     shop("deprecate", "small:1.0-s-r2", "--undo")
-    assert "is deprecated" not in shop("show", "small:prod")
+    assert "\ndeprecated" not in shop("show", "small:prod")
     assert "is not deprecated" in shop("deprecate", "small:1.0-s-r2", "--undo", code=76)
 
 

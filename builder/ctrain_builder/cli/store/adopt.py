@@ -19,6 +19,7 @@ from ctrain_builder.store.publish import CopyObserver
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import GateNotPassed
 from ctrain_runtime.store.store import Store
 
 _HEAD = ("file", "image", "channel", "size", "torch", "CUDA", "")
@@ -46,7 +47,8 @@ def _adopt(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         plan = adopt.carry_out(plan, store, engine, _copying)
     for file, error in plan.left_out:
-        print_note(f"ctrain: left out: {'' if str(file) in error.message else f'{file}: '}{error}")
+        left = "" if isinstance(error, GateNotPassed) else "left out: "
+        print_note(f"ctrain: {left}{'' if str(file) in error.message else f'{file}: '}{error}")
     show(args, _as_data(plan, args.yes), _as_text(plan, store, args.yes))
     return plan.left_out[0][1].exit_code if plan.left_out else 0
 
