@@ -152,8 +152,8 @@ class Builder:
             state = image.state(plan, self.engine)
             if not state.is_as_planned or not is_wanted(state):
                 return None
-            for part in plan.layers:
-                kept.enter_context(self.cache.use(self.cache.layer(part.key, part.definition.is_base)))
+            for planned in plan.layers:
+                kept.enter_context(self.cache.use(self.cache.layer(planned.key, planned.definition.is_base)))
             used.push(kept.pop_all())
         return state.manifest
 

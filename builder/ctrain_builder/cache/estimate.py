@@ -64,7 +64,7 @@ def _remembered(cache: Cache, plan: BuildPlan, kept: int) -> dict[StepName, floa
 def _due(plan: BuildPlan, kept: int) -> list[StepName]:
     """The steps that a build takes."""
     image = [StepName("image", plan.spec.name)] if kept < len(plan.layers) else []
-    built = (part.name for part in plan.layers if not part.exists and not part.downloads)
+    built = (layer.name for layer in plan.layers if not layer.exists and not layer.downloads)
     return [*(StepName("layer", name) for name in built), *image, StepName("test")]
 
 
@@ -74,18 +74,20 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
     `download` is the size of what the base starts from, where it is known.
     """
     missing = present = largest = 0
-    for part in plan.layers:
+    for layer in plan.layers:
         try:
-            present += cache.layer(part.key, part.definition.is_base).stat().st_size
+            present += cache.layer(layer.key, layer.definition.is_base).stat().st_size
         except FileNotFoundError:
-            made = cache.made(plan.spec, part.name)
-            copied = part.inherited or (part.offer and part.offer.content)
-            source = download if part.base else base_source.local_size(part.public) if part.definition.is_base else None
+            made = cache.made(plan.spec, layer.name)
+            copied = layer.inherited or (layer.offer and layer.offer.content)
+            source = (
+                download if layer.base else base_source.local_size(layer.public) if layer.definition.is_base else None
+            )
             known = copied.size if copied else made.size if made else source
-            size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
+            size = known or _GUESSES.get(layer.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
             # A parent's layers are not unpacked. One that is to be downloaded may have to be built after all.
-            largest = max(largest, size if part.inherited else _UNPACKED * size)
+            largest = max(largest, size if layer.inherited else _UNPACKED * size)
     whole = missing + present
     kept = missing + whole
     while_layers_are_built = missing + largest  # the image comes later

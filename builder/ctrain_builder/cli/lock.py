@@ -59,11 +59,11 @@ def _lock(cache: Cache, plan: BuildPlan, mirror: str) -> LockedImage:
     build = f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}"
     if not state.is_as_planned:
         raise ImageTestError(f"image {plan.spec.title} is not built as planned ({state.why})", build)
-    missing = [part.name for part in plan.layers if not part.exists]
+    missing = [layer.name for layer in plan.layers if not layer.exists]
     if missing:
         raise ImageTestError(f"layer {missing[0]} of image {plan.spec.title} is no longer in the cache", build)
-    contents = [cache.layer_content(part.key, part.definition.is_base) for part in plan.layers]
-    files = [cache.layer(part.key, part.definition.is_base) for part in plan.layers]
+    contents = [cache.layer_content(layer.key, layer.definition.is_base) for layer in plan.layers]
+    files = [cache.layer(layer.key, layer.definition.is_base) for layer in plan.layers]
     with cache.work_directory() as work:
         container = Container(find_engine(), work, lambda: None)
         return lock.make(container, plan, Stack(tuple(files), tuple(contents)), mirror)

@@ -78,14 +78,14 @@ def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
     plan, spec = outlook.plan, outlook.plan.spec
     layers = [
         {
-            "definition": part.name,
-            "key": part.key,
-            "exists": part.exists,
-            "epoch": part.epoch,
+            "definition": layer.name,
+            "key": layer.key,
+            "exists": layer.exists,
+            "epoch": layer.epoch,
             **asdict(status),
-            "download": _download(part),
+            "download": _download(layer),
         }
-        for part, status in zip(plan.layers, outlook.layers)
+        for layer, status in zip(plan.layers, outlook.layers)
     ]
     return {
         "name": spec.name,
@@ -99,17 +99,19 @@ def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
         "base_built": outlook.built,
         "parent": f"{plan.parent.title}@{plan.parent.digest}" if plan.parent else "",
         "key": plan.keys[-1],
-        "epoch": max(part.epoch for part in plan.layers),
+        "epoch": max(layer.epoch for layer in plan.layers),
         "needs_build": outlook.needs_build,
         **asdict(outlook.image),
         "layers": layers,
     }
 
 
-def _download(part: PlannedLayer) -> Optional[dict[str, Any]]:
+def _download(layer: PlannedLayer) -> Optional[dict[str, Any]]:
     """What of a layer comes from a registry instead of being built; None: nothing."""
     return (
-        {"from": part.offer.content.origin, "size": part.offer.content.size} if part.offer and part.downloads else None
+        {"from": layer.offer.content.origin, "size": layer.offer.content.size}
+        if layer.offer and layer.downloads
+        else None
     )
 
 
@@ -119,7 +121,7 @@ def as_text(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
 
 
 def _rows(outlook: ImagePlanStatus) -> list[tuple[str, str, str, str]]:
-    found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
+    found = [(layer.name, status.state, _why(status)) for layer, status in zip(outlook.plan.layers, outlook.layers)]
     base = outlook.plan.layers[0].inputs.base
     if outlook.built and outlook.plan.layers[0].is_from_mirror and not outlook.layers[0].why:
         found[0] = (*found[0][:2], f"base built {format_duration(seconds_since(outlook.built))} ago")
@@ -150,7 +152,10 @@ def _summary(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
     if stale and len(known) == len(stale):
         parts.append(f"about {format_duration(sum(known))}")
     sizes = {
-        part.key: part.offer.content.size for one in stale for part in one.plan.layers if part.offer and part.downloads
+        layer.key: layer.offer.content.size
+        for one in stale
+        for layer in one.plan.layers
+        if layer.offer and layer.downloads
     }
     if sizes:
         parts.append(f"{format_size(sum(sizes.values()))} to download")

@@ -64,8 +64,8 @@ def plan_images(
     make = _planner(cache, host, given, registries, parents, machine or platform.machine())
     wanted = renewals.wanted(specs, cache, args.rebuild, args.base_max_age, sources)
 
-    def built(part: PlannedLayer) -> str:
-        return cache.built(part.key, part.definition.is_base)
+    def built(layer: PlannedLayer) -> str:
+        return cache.built(layer.key, layer.definition.is_base)
 
     planned = [build_plan.renew(make(spec), built, wanted) for spec in specs]
     registries.warn(planned)

@@ -210,7 +210,7 @@ def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
         _check_names(where, {}, {"tag": word})
     if entry.tags and entry.tag not in entry.tags:
         raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
-    chain = tuple(_definition(where, directory.resolve(), part) for part in entry.chain)
+    chain = tuple(_definition(where, directory.resolve(), member) for member in entry.chain)
     _check_chain(where, chain, entry)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
@@ -279,26 +279,26 @@ def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str])
 def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
     if not chain:
         raise ConfigError(f"{where}: chain is empty", "Name the definitions that make the image")
-    for position, part in enumerate(chain):
-        if entry.parent and part.is_base:
+    for position, member in enumerate(chain):
+        if entry.parent and member.is_base:
             rule = "the base of an image with `from` is its parent; definitions of its chain say `From: {{ PARENT }}`"
-            raise ConfigError(f"{where}: {part.name} is a base, but {rule}")
-        if part.is_base != (position == 0) and not entry.parent:
+            raise ConfigError(f"{where}: {member.name} is a base, but {rule}")
+        if member.is_base != (position == 0) and not entry.parent:
             rule = "only the first definition of a chain is a base; the others say `From: {{ PARENT }}`"
-            raise ConfigError(f"{where}: {part.name} is at position {position + 1} of the chain, but {rule}")
+            raise ConfigError(f"{where}: {member.name} is at position {position + 1} of the chain, but {rule}")
         for section in ("pre", "setup"):
-            if section in part.sections:
+            if section in member.sections:
                 raise ConfigError(
-                    f"{part.path}: %{section} would run on the build host, outside the image", "Use %post"
+                    f"{member.path}: %{section} would run on the build host, outside the image", "Use %post"
                 )
-    used = frozenset().union(*(part.placeholders for part in chain)) if entry.parent else chain[0].placeholders
+    used = frozenset().union(*(member.placeholders for member in chain)) if entry.parent else chain[0].placeholders
     if entry.tag_argument not in used and not (entry.parent and not entry.tag_argument):
         users = "any definition of the chain" if entry.parent else str(chain[0].path)
         raise ConfigError(f"{where}: tag_argument {entry.tag_argument!r} is not used by {users}")
 
 
 def _check_arguments(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
-    known = frozenset().union(*(part.placeholders for part in chain)) - {definition.PARENT, entry.tag_argument}
+    known = frozenset().union(*(member.placeholders for member in chain)) - {definition.PARENT, entry.tag_argument}
     found = {f"tags.{tag}": variant.arguments for tag, variant in entry.tags.items()}
     parts = {"": entry.architectures, **{f"tags.{tag}.": variant.architectures for tag, variant in entry.tags.items()}}
     for prefix, architectures in parts.items():

@@ -95,12 +95,12 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str], packages:
         f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
         LICENSES_LABEL: combined_licenses(license_of.values()),
         LAYER_LICENSES_LABEL: licenses.as_label(license_of),
-        f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
+        f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(layer.epoch for layer in plan.layers))),
         f"{_OCI}revision": _revision(spec.source_root) or "",
         f"{_OCI}base.name": base.reference if base.digest else "",
         PARENT_LABEL: f"{parent.title}@{parent.digest}" if parent else "",
         f"{_OCI}base.digest": base.digest,
-        "org.ctrain.layers": " ".join(part.name for part in plan.layers),
+        "org.ctrain.layers": " ".join(layer.name for layer in plan.layers),
         "org.ctrain.key": plan.keys[-1],
         "org.ctrain.flat": "yes" if flat else "no",
         CPU_LABEL: _cpu(plan),
@@ -112,14 +112,14 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str], packages:
 def _cpu(plan: BuildPlan) -> str:
     """The CPU that the uppermost layer with an argument CPU_ARCH is compiled for, else the parent; "" if unknown."""
     inherited = plan.parent.image.manifest.labels.get(CPU_LABEL, "") if plan.parent and plan.parent.image else ""
-    own = (part.inputs.arguments.get("CPU_ARCH", "") for part in reversed(plan.layers))
+    own = (layer.inputs.arguments.get("CPU_ARCH", "") for layer in reversed(plan.layers))
     return next(filter(None, own), inherited) if plan.arch == "amd64" else ""
 
 
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:
     """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
     inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
-    values = (inherited, *(part.public.labels.get(label, "") for part in plan.layers))
+    values = (inherited, *(layer.public.labels.get(label, "") for layer in plan.layers))
     return [value for value in dict.fromkeys(values) if value]
 
 
@@ -141,7 +141,9 @@ def manifest(
     container: Container, plan: BuildPlan, image: Path, contents: Sequence[LayerContent], content: Content
 ) -> BuildRecord:
     """The record of an image that was not tested so far; `contents` are those of its layers."""
-    layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
+    layers = tuple(
+        Layer(planned.name, planned.key, layer.size, layer.digest) for planned, layer in zip(plan.layers, contents)
+    )
     software = dict(content.software)
     arch = software.pop("arch", "")
     return BuildRecord(

@@ -19,10 +19,10 @@ def make(container: Container, plan: BuildPlan, stack: Stack, mirror: str) -> Lo
     """The lock of an image of these layers, which was built from this mirror. Raises BuildError."""
     layers: dict[str, LockedLayer] = {}
     below: Versions = ({}, {})
-    for count, (part, content) in enumerate(zip(plan.layers, stack.contents), 1):
+    for count, (layer, content) in enumerate(zip(plan.layers, stack.contents), 1):
         found = versions(container, stack, count)
         pypi, deb = (lock_file.added(old, new) for old, new in zip(below, found))
-        layers[part.name] = LockedLayer(content.digest, part.key, pypi, deb)
+        layers[layer.name] = LockedLayer(content.digest, layer.key, pypi, deb)
         below = found
     is_from_mirror = plan.layers[0].is_from_mirror
     return LockedImage(lock_file.snapshot_of(mirror) if is_from_mirror else "", layers)

@@ -53,7 +53,9 @@ def document(plan: BuildPlan, packages: Mapping[str, Any], license_of: Mapping[s
     layers = [_layer(name, licence) for name, licence in license_of.items()]
     content = [plan.keys, packages, dict(license_of)]
     version = f"{plan.spec.tag}-{plan.spec.stack}"
-    return _document(plan.spec.store_name, version, packages, layers, content, max(part.epoch for part in plan.layers))
+    return _document(
+        plan.spec.store_name, version, packages, layers, content, max(layer.epoch for layer in plan.layers)
+    )
 
 
 def document_of_adopted(manifest: Manifest, packages: Mapping[str, Any], epoch: float) -> str:

@@ -113,10 +113,10 @@ class CachedImage:
     def _kept(self, plan: BuildPlan, manifest: Manifest) -> tuple[int, str]:
         """How many of the lowest layers are the planned ones, and why not all of them are: other ones, built again
         since with another content, or to be built again."""
-        contents = (self.cache.known_content(part.key, part.definition.is_base) for part in plan.layers)
+        contents = (self.cache.known_content(layer.key, layer.definition.is_base) for layer in plan.layers)
         equal = [
-            old.key == part.key and (content is None or old.digest == content.digest)
-            for old, part, content in zip(manifest.layers, plan.layers, contents)
+            old.key == layer.key and (content is None or old.digest == content.digest)
+            for old, layer, content in zip(manifest.layers, plan.layers, contents)
         ]
         kept = [*equal, False].index(False)
         renewed = plan.renewed_from
@@ -131,7 +131,7 @@ class CachedImage:
         kind = (plan.spec.store_name, plan.spec.tag, plan.spec.stack, self.flat)
         if (found.name, found.tag, found.stack, found.flat) != kind or plan.problem:
             return False
-        if tuple(part.key for part in found.layers) != plan.keys:
+        if tuple(planned.key for planned in found.layers) != plan.keys:
             return False
         base = plan.layers[0]
         built = found.labels.get(BASE_BUILT_LABEL, found.built)  # the image's own time in manifests of earlier versions
@@ -146,4 +146,4 @@ def is_flat(spec: ImageSpec, wanted: bool) -> bool:
 
     Those of a parent image don't count: `ctrain publish` could not tell from the definitions how many they are.
     """
-    return wanted or len([part for part in spec.chain if not part.is_base]) > flatten.MAX_LAYERS
+    return wanted or len([definition for definition in spec.chain if not definition.is_base]) > flatten.MAX_LAYERS

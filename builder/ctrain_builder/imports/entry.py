@@ -27,7 +27,7 @@ def entry(name: str, below: Below) -> str:
 
 def _stacked(name: str, spec: ImageSpec) -> dict[str, Any]:
     """As the image below, with what its tests expect at this tag."""
-    chain = [*(part.name for part in spec.chain), name]
+    chain = [*(definition.name for definition in spec.chain), name]
     below: dict[str, Any] = {"from": spec.parent} if spec.parent else {}
     image = {**below, "chain": chain, "stack": spec.stack, "tag": spec.tag}
     if spec.tag_argument:

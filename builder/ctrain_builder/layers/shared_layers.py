@@ -49,18 +49,18 @@ class SharedLayers:
         """`plan` with what the sources have of the layers that don't exist. `say` is told what went wrong."""
         client = self.client()
 
-        def digest(part: PlannedLayer) -> str:
-            content = cache.known_content(part.key, part.definition.is_base)
+        def digest(layer: PlannedLayer) -> str:
+            content = cache.known_content(layer.key, layer.definition.is_base)
             return content.digest if content else ""
 
-        def find(part: PlannedLayer, below: Optional[str]) -> Optional[StoredLayer]:
+        def find(layer: PlannedLayer, below: Optional[str]) -> Optional[StoredLayer]:
             for source in (source for source in self.sources if source not in self.failed):
                 try:
-                    offer = layers.find(client, source, part.key, plan.arch)
-                    if offer and build_plan.fits(part, offer, below):
+                    offer = layers.find(client, source, layer.key, plan.arch)
+                    if offer and build_plan.fits(layer, offer, below):
                         return offer
                 except Unusable as error:
-                    say(f"{error.message}; layer {part.name} is built")
+                    say(f"{error.message}; layer {layer.name} is built")
                 except CtrainError as error:
                     self.failed.add(source)
                     say(f"{error.message}; no layers are taken from {source}")
@@ -90,16 +90,16 @@ class SharedLayers:
         """Bring the layers of an image to the target; what went wrong."""
         client, log = self.client(), cache.log(plan.spec, "upload")
         parents = ["", *(layer.digest for layer in manifest.layers)]
-        for part, parent in zip(plan.layers, parents):
-            path = cache.layer(part.key, part.definition.is_base)
-            content = cache.known_content(part.key, part.definition.is_base) or LayerContent("", 0)
-            if part.inherited or content.origin == self.target:
+        for planned, parent in zip(plan.layers, parents):
+            path = cache.layer(planned.key, planned.definition.is_base)
+            content = cache.known_content(planned.key, planned.definition.is_base) or LayerContent("", 0)
+            if planned.inherited or content.origin == self.target:
                 continue
-            if why := self._reason_to_keep(plan, part, content):
-                progress.note(f"layer {part.name} is not uploaded: {why}")
+            if why := self._reason_to_keep(plan, planned, content):
+                progress.note(f"layer {planned.name} is not uploaded: {why}")
                 continue
-            layer = StoredLayer(part.key, part.name, plan.arch, parent, replace(content, origin=self.target))
-            step = progress.begin("upload", part.name, log)
+            layer = StoredLayer(planned.key, planned.name, plan.arch, parent, replace(content, origin=self.target))
+            step = progress.begin("upload", planned.name, log)
             done = _meter(log, content.size, progress.tick)
             try:
                 outcome = _upload(client, layer, path, done)
@@ -111,7 +111,7 @@ class SharedLayers:
                 break  # what lies above ours does not fit it
         return None
 
-    def _reason_to_keep(self, plan: BuildPlan, part: PlannedLayer, content: LayerContent) -> str:
+    def _reason_to_keep(self, plan: BuildPlan, layer: PlannedLayer, content: LayerContent) -> str:
         if redistribution.declared(plan) == redistribution.NO:
             return "images.yaml says of the image or its parent: redistribute: no"
         if content.origin:
@@ -120,7 +120,7 @@ class SharedLayers:
             return "it was built with a password of the build host at hand"
         if not content.built:
             return "it is not in the cache, or an earlier ctrain built it"
-        if part.definition.is_base and part.inputs.base and not self.bases:
+        if layer.definition.is_base and layer.inputs.base and not self.bases:
             return "it holds an image of others; where its licence allows that: --cache-bases"
         return ""
 

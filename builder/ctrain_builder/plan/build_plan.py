@@ -161,30 +161,32 @@ def plan_image(
             problem = error
     layers = _inherited(spec, below, arch, exists) if below else []
     parent, parent_name, recipe = (layers[-1].key, layers[-1].name, layers[-1].recipe) if layers else ("", "", "")
-    for part in spec.chain:
+    for definition in spec.chain:
         values = {**host, **_arguments(spec, given), PARENT: parent_name}
-        wanted = {name: value for name, value in values.items() if name in part.placeholders}
-        used = definitions.values(part, {**wanted, **_NEUTRAL})
-        rendered = definitions.render(part, {**wanted, **_NEUTRAL})
+        wanted = {name: value for name, value in values.items() if name in definition.placeholders}
+        used = definitions.values(definition, {**wanted, **_NEUTRAL})
+        rendered = definitions.render(definition, {**wanted, **_NEUTRAL})
         base, digest = "", ""
-        if part.is_base:
+        if definition.is_base:
             try:
                 base, digest = base_source.identify(rendered, resolve)
             except (ConfigError, RegistryError, ImageNotFound) as error:
                 problem = error
-        listing = files.listing(rendered, part.source_root)
+        listing = files.listing(rendered, definition.source_root)
         locks = spec.locks.get(arch)
-        from_mirror = part.is_base and MIRROR in part.placeholders
-        lock = locks.key(part.name, from_mirror=from_mirror) if locks else ""
-        inputs = _inputs(part, parent, digest, arch, {**used, **({layer_key.LOCK: lock} if lock else {})}, listing)
+        from_mirror = definition.is_base and MIRROR in definition.placeholders
+        lock = locks.key(definition.name, from_mirror=from_mirror) if locks else ""
+        inputs = _inputs(
+            definition, parent, digest, arch, {**used, **({layer_key.LOCK: lock} if lock else {})}, listing
+        )
         parent = "" if problem else layer_key.compute_key(inputs)
         recipe = layer_key.compute_recipe(inputs, recipe)
-        is_there = not problem and exists(parent, part.is_base)
-        time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
-        planned = PlannedLayer(part, wanted, listing, inputs, parent, is_there, base, time, recipe=recipe)
+        is_there = not problem and exists(parent, definition.is_base)
+        time = epoch([definition.path, *(definition.source_root / copy.source for copy in rendered.files)])
+        planned = PlannedLayer(definition, wanted, listing, inputs, parent, is_there, base, time, recipe=recipe)
         snapshot = locks.snapshot if locks and from_mirror else ""
-        layers.append(replace(planned, locked=lock_file.locked_layer(locks, part.name), snapshot=snapshot))
-        parent_name = part.name
+        layers.append(replace(planned, locked=lock_file.locked_layer(locks, definition.name), snapshot=snapshot))
+        parent_name = definition.name
     return BuildPlan(spec, arch, tuple(layers), problem, below)
 
 
@@ -205,7 +207,7 @@ def _inputs(
 def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str, bool], bool]) -> list[PlannedLayer]:
     """The layers that an image takes over from its parent."""
     layers: list[PlannedLayer] = []
-    names = {part.name for part in spec.chain}
+    names = {definition.name for definition in spec.chain}
     for name, region in parent.layers:
         if name in names:
             what = f"image {spec.name}: {parent.title} has a layer {name}, which is also in the chain"
@@ -302,7 +304,7 @@ def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[LayerInputs])
 def check_build_args(specs: Iterable[ImageSpec], given: Iterable[str]) -> None:
     """Raise UsageError for a --build-arg that no image uses, or that is the tag of one."""
     specs = tuple(specs)
-    known = {name for spec in specs for part in spec.chain for name in part.placeholders} - {PARENT}
+    known = {name for spec in specs for definition in spec.chain for name in definition.placeholders} - {PARENT}
     tags = {spec.tag_argument: spec for spec in specs}
     for name in given:
         if name in tags:
