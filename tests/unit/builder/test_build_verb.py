@@ -13,6 +13,7 @@ import pytest
 
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.files import manifest_writer
+from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers.shared_layers import SharedLayers
 from ctrain_builder.plan import build_plan
 from ctrain_builder.plan.build_plan import BuildPlan
@@ -438,8 +439,14 @@ def test_the_plan_tells_what_is_downloaded(
     def offers(_self: SharedLayers, plan: BuildPlan, *_: object) -> BuildPlan:
         digests = [f"sha256:{letter * 64}" for letter in "ab"]
         found = [
-            StoredLayer("oras://r:1/x", part.key, part.name, "amd64", digest, size, parent, "2026-11-24T00:00:00Z")
-            for part, digest, size, parent in zip(plan.layers, digests, (311_000_000, 12_000_000), ("", digests[0]))
+            StoredLayer(
+                layer.key,
+                layer.name,
+                "amd64",
+                parent,
+                LayerContent(digest, size, "2026-11-24T00:00:00Z", "oras://r:1/x"),
+            )
+            for layer, digest, size, parent in zip(plan.layers, digests, (311_000_000, 12_000_000), ("", digests[0]))
         ]
         return build_plan.with_offers(plan, lambda _: "", lambda part, _: found[part.name == "upper"])
 
