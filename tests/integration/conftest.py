@@ -63,13 +63,19 @@ def pytorch_cpu() -> Path:
 
 
 @pytest.fixture(scope="session")
-def foreign_torch(cluster: Cluster) -> Iterator[Path]:
-    """An image with torch and MPICH that ctrain did not build, where all users can read it."""
-    made_from = " ".join((cluster.digest, foreign.DEFINITION, *foreign.WHEELS))
-    file = kept("foreign.sif", made_from, lambda path: foreign.build(cluster.image, path))
+def foreign_image(pytorch_cpu: Path) -> Path:
+    """An image with torch and MPICH that ctrain did not build."""
+    digest = json.loads(pytorch_cpu.with_suffix(".json").read_text())["digest"]
+    made_from = " ".join((digest, foreign.DEFINITION, *foreign.WHEELS))
+    return kept("foreign.sif", made_from, lambda path: foreign.build(pytorch_cpu, path))
+
+
+@pytest.fixture(scope="session")
+def foreign_torch(cluster: Cluster, foreign_image: Path) -> Iterator[Path]:
+    """The same where all users can read it."""
     directory = Path(tempfile.mkdtemp(dir=cluster.state))
     path = directory / "foreign.sif"
-    shutil.copyfile(file, path)
+    shutil.copyfile(foreign_image, path)
     directory.chmod(0o755)
     path.chmod(0o644)
     yield path

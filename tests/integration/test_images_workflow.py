@@ -21,6 +21,7 @@ import yaml
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest
 from samples import tiny
+from samples.long_mode import LONG
 
 CHECKOUT = Path(__file__).parents[2]
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
@@ -269,10 +270,11 @@ def test_the_publishing_account_installs_what_has_a_known_hash(tmp_path: Path) -
         make = ["make", ".venv", "HASHES=yes"]
         return subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
-    done = install()
-    assert done.returncode == 0, done.stderr
-    version = subprocess.run([tmp_path / ".venv/bin/ctrain", "--version"], check=True, capture_output=True, text=True)
-    assert version.stdout.startswith("ctrain ")
+    if LONG:  # by day, test_workflows.py has that each package is named with its hash
+        done = install()
+        assert done.returncode == 0, done.stderr
+        argv = [tmp_path / ".venv/bin/ctrain", "--version"]
+        assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout.startswith("ctrain ")
     requirements = (CHECKOUT / ".ci/requirements.txt").read_text()
     (tmp_path / ".ci").unlink()
     (tmp_path / ".ci").mkdir()

@@ -88,14 +88,17 @@ STARTERS = {
     "horovodrun": ("gloo", "horovodrun", "-np", WORLD, "--gloo", "python", "train.py"),
     "deepspeed": ("env", "deepspeed", "--num_gpus", "2", "train.py"),
 }
-HERE, ON_PBS = {"torchrun": "torchrun"}, ["gloo", "mpi"]  # on this machine: launcher, the one of the record
-if LONG:  # by day, each launcher once at least; other tests here have torchrun, accelerate and env, test_run.py mpirun
+HERE: dict[str, str] = {}  # on this machine: launcher, the one of the record
+ON_PBS = ["gloo"]
+# By day, each launcher once at least: other tests here have torchrun, accelerate and env, test_run.py has mpirun,
+# test_pbs.py MPI under Hydra, test_tutorials.py ranks of torch on this machine.
+if LONG:
     STARTERS |= {
         "torchrun": ("torchrun", "torchrun", "--nproc_per_node", "2", "train.py"),
         "accelerate": ("env", "accelerate", "launch", "--cpu", "--num_processes", WORLD, "train.py"),
     }
-    HERE |= {"env": "env", "gloo": "gloo", "mpi": "mpirun"}
-    ON_PBS += ["env", "torchrun"]
+    HERE |= {"torchrun": "torchrun", "env": "env", "gloo": "gloo", "mpi": "mpirun"}
+    ON_PBS += ["mpi", "env", "torchrun"]
 
 
 @pytest.fixture
@@ -187,28 +190,42 @@ def test_an_mpi_without_pmi_is_refused_before_it_trains(programs: Cluster) -> No
     assert programs.record("pmi2")["exit"]["by"] == "ctrain"
 
 
-def test_two_runs_in_one_allocation_are_two_worlds(programs: Cluster) -> None:
+# Two runs at once: launcher and program of each. By day one of each launcher.
+PAIRS = [(("mpi", "sum.py"), ("mpi", "sum.py")), (("env", "ddp.py"), ("env", "ddp.py"))]
+if not LONG:
+    PAIRS = [(("mpi", "sum.py"), ("env", "ddp.py"))]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(launcher for launcher, _ in pair))
+def test_two_runs_in_one_allocation_are_two_worlds(
+    programs: Cluster, pair: tuple[tuple[str, str], tuple[str, str]]
+) -> None:
     programs.write(
         "both.sh",
         """\
-        for value in 1 100; do
-          ctrain run --nodes 1 --ranks-per-node 2 --image pytorch-cpu --launcher $1 --name $1-$value \\
-            --env VALUE=$value --env MEET=$1-$value -- python $2 &
+        value=1
+        while (($#)); do
+          ctrain run --nodes 1 --ranks-per-node 2 --image pytorch-cpu --launcher $1 --name run-$value \\
+            --env VALUE=$value --env MEET=$value -- python $2 &
+          shift 2
+          value=$((value * 100))
         done
         wait
         """,
     )
     salloc = ["salloc", "--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--time=10"]
-    done = programs.run(*salloc, "bash", "both.sh", "mpi", "sum.py")
-    found = [logs(programs.runs(f"mpi-{value}"), "SUM") for value in (1, 100)]
-    assert [[words[1:3] for words in ranks] for ranks in found] == [[["2", "2.0"]] * 2, [["2", "200.0"]] * 2], (
-        done.stdout
-    )
-    assert {ranks[0][3] for ranks in found} == {"node01", "node02"}, "the rendezvous is the step's own first node"
-    assert found[0][0][4] == "2", "programs that ask Open MPI's variables find them"
-    done = programs.run(*salloc, "bash", "both.sh", "env", "ddp.py")
-    found = [logs(programs.runs(f"env-{value}"), "DDP") for value in (1, 100)]
-    assert [[words[2:4] for words in ranks] for ranks in found] == [[["2", "1.0"]] * 2] * 2, done.stdout
+    done = programs.run(*salloc, "bash", "both.sh", *pair[0], *pair[1])
+    nodes = [programs.record(f"run-{value}")["nodes"] for value in (1, 100)]
+    assert sorted(nodes) == [["node01"], ["node02"]], done.stdout
+    for value, (launcher, _), [node] in zip((1, 100), pair, nodes):
+        word = "SUM" if launcher == "mpi" else "DDP"
+        found = logs(programs.runs(f"run-{value}"), word)
+        if launcher == "env":
+            assert [words[2:4] for words in found] == [["2", "1.0"]] * 2, done.stdout
+            continue
+        assert [words[1:3] for words in found] == [["2", str(2.0 * value)]] * 2, done.stdout
+        assert {words[3] for words in found} == {node}, "the rendezvous is the step's own first node"
+        assert found[0][4] == "2", "programs that ask Open MPI's variables find them"
 
 
 def test_inside_an_interactive_step_it_shares_the_step(programs: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -11,17 +12,20 @@ from pathlib import Path
 
 
 def kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
-    """The file that `make` writes to a path in a new folder, made once from `made_from`. Its predecessors go."""
+    """The file that `make` writes to a path in a new folder, made once from `made_from`, whoever else wants it
+    meanwhile. Its predecessors go."""
     cache = Path(os.environ.get("CTRAIN_TEST_CACHE") or "/var/cache/ctrain-tests")
     cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"{hashlib.sha256(made_from.encode()).hexdigest()[:12]}-{name}"
-    if not file.exists():
-        work = Path(tempfile.mkdtemp(dir=cache))
-        try:
-            make(work / name)
-            for old in cache.glob(f"*-{name}"):
-                old.unlink()
-            (work / name).rename(file)
-        finally:
-            shutil.rmtree(work)
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            work = Path(tempfile.mkdtemp(dir=cache))
+            try:
+                make(work / name)
+                for old in cache.glob(f"*-{name}"):
+                    old.unlink()
+                (work / name).rename(file)
+            finally:
+                shutil.rmtree(work)
     return file
