@@ -177,7 +177,9 @@ def _write_profile(tool: str, profiler: Any, path: Path) -> None:
         import torch
 
         key = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        text = profiler.key_averages().table(sort_by=key, row_limit=15)
+        averages = profiler.key_averages()
+        device = "self_device_time_total" if torch.cuda.is_available() else key
+        text = _shares(averages, device) + averages.table(sort_by=key, row_limit=15)
         profiler.export_chrome_trace(f"{path}.trace.json.gz")
     else:
         text = profiler.output_text(unicode=True, color=False)
@@ -185,6 +187,18 @@ def _write_profile(tool: str, profiler: Any, path: Path) -> None:
     _write(Path(f"{path}.txt"), text + "\n")
 
 
+def _shares(averages: Any, key: str) -> str:
+    """A line on what operators have taken by themselves; "" where their times are unknown."""
+    sums = {"communication": 0.0, "data": 0.0, "computation": 0.0}
+    for each in averages:
+        is_data = each.key.startswith("enumerate(DataLoader)")
+        kind = "communication" if each.key.startswith(_COLLECTIVES) else "data" if is_data else "computation"
+        sums[kind] += getattr(each, key, 0.0)
+    total = sum(sums.values())
+    return ", ".join(f"{kind} {part / total:.0%}" for kind, part in sums.items()) + "\n" if total else ""
+
+
+_COLLECTIVES = ("c10d::", "nccl", "gloo:")  # as torch names operators and kernels of communication
 _profile = None  # type: Optional[_Profile]
 _signals = None  # type: Optional[_Signals]
 _heartbeat = None  # type: Optional[_Heartbeat]

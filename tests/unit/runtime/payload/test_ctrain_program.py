@@ -289,13 +289,17 @@ def test_the_first_checkpoint_of_a_restarted_run_may_be_missing(tmp_path: Path) 
 
 PROFILER = """
 import sys, types
+class Averages(list):
+    times = {"aten::mm": 6.0, "c10d::allreduce_": 3.0, "enumerate(DataLoader)#_Next": 1.0}
+    def __init__(self):
+        super().__init__(types.SimpleNamespace(key=name, self_cpu_time_total=time) for name, time in self.times.items())
+    def table(self, sort_by, row_limit): return sort_by
 class Profiler:
     def start(self): print("start")
     def stop(self): print("stop")
     def output_text(self, unicode, color): return "80% train"
     def output_html(self): return "<html>"
-    def key_averages(self): return self
-    def table(self, sort_by, row_limit): return sort_by
+    def key_averages(self): return Averages()
     def export_chrome_trace(self, path): open(path, "w").close()
 cuda = types.SimpleNamespace(is_available=lambda: False)
 sys.modules["pyinstrument"] = types.SimpleNamespace(Profiler=Profiler)
@@ -312,7 +316,11 @@ for step in range(100, 106):
     ("tool", "files", "text"),
     [
         ("pyinstrument", ["rank0.html", "rank0.txt"], "80% train\n"),
-        ("torch", ["rank0.trace.json.gz", "rank0.txt"], "self_cpu_time_total\n"),
+        (
+            "torch",
+            ["rank0.trace.json.gz", "rank0.txt"],
+            "communication 30%, data 10%, computation 60%\nself_cpu_time_total\n",
+        ),
     ],
 )
 def test_some_steps_are_profiled(tmp_path: Path, tool: str, files: list[str], text: str) -> None:
