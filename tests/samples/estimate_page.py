@@ -35,8 +35,9 @@ estimates are made: [estimate.md](estimate.md).
 `ratio` is the published time over the estimated one: above 1, the estimate is too fast. The numbers of a family of
 programs were fitted to every other model of it, in the order of the file; the rest judges them, and makes the band of
 each answer: no model judges that was fitted to. `assumed`: the source does not say the layout, or what a node has;
-such runs do neither. Nor do those marked `other`, of programs that split layers and are no Megatron-LM (GPT-NeoX, and
-Megatron-DeepSpeed in 2021): estimated as if they were, they took 1.1 to 1.5 times as long.
+such runs do neither, as those whose context parallelism is estimated as more replicas. Nor do those marked `other`, of
+programs that split layers and are no Megatron-LM (GPT-NeoX, and Megatron-DeepSpeed in 2021): estimated as if they were,
+they took 1.1 to 1.5 times as long.
 
 What other sources leave open is assumed, too: a micro batch of one sequence for Megatron-LM,
 nodes of eight GPUs with one adapter each. torchtitan's H100 have slower memory and a limit of 500 W;
