@@ -39,7 +39,7 @@ class Fit:
         for other in (*self.ranked, *self.too_large):
             layout = other.case.layout
             changed = [name for name in _CHOICES if getattr(layout, name) != getattr(best.case.layout, name)]
-            if len(changed) == 1 or (len(changed) == 2 and changed[1] == "micro_batch"):
+            if len(changed) == 1 or (changed[1:] == ["micro_batch"] and has_margin(other)):
                 choices = ", ".join(f"{name.replace('_', ' ')} {getattr(layout, name)}" for name in changed)
                 text = f"{choices}: {compare(other, best)}"
                 reasons.setdefault((changed[0], other.fits), text)
