@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from samples.cluster import Cluster, started, until
+from samples.long_mode import LONG
 
 SLEEP = ("--image", "pytorch-cpu", "--launcher", "env", "--preflight", "off")
 TIMES = {"created", "start", "end", "submitted", "job_id", "name"}
@@ -297,7 +298,7 @@ def test_without_slurm_on_the_path_a_cluster_job_is_refused(cluster: Cluster) ->
     assert "no scheduler found on this machine" in done.stderr and "--site local" in done.stderr
 
 
-@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 4.0] if LONG else [1.0, 4.0])
 def test_a_client_killed_early_leaves_no_orphan(cluster: Cluster, after: float) -> None:
     """During the submission, while the job waits, while it starts: attach always knows what became of it."""
     name = f"early-{after}"
