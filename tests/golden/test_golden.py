@@ -6,26 +6,35 @@ The scripts and plans of some launches, and the definitions of every image at ev
 from __future__ import annotations
 
 import difflib
+import functools
 
 import pytest
 
 from golden import cases, definitions
 
-FILES = {**cases.files(), **definitions.files()}
+OTHERS = ("__pycache__", "losses")  # the latter: samples/losses.py
+GOLDEN = {
+    str(path.relative_to(cases.FOLDER)): path
+    for path in sorted(cases.FOLDER.glob("*/**/*"))
+    if path.is_file() and path.parent.name not in OTHERS
+}
 
 
-@pytest.mark.parametrize("name", FILES)
+@functools.cache
+def files() -> dict[str, str]:
+    """Made when a test asks: each worker of pytest imports this file, few run its tests."""
+    return {**cases.files(), **definitions.files()}
+
+
+def test_there_is_a_golden_file_of_all_that_is_made_and_of_nothing_else() -> None:
+    assert set(GOLDEN) == set(files())
+
+
+@pytest.mark.parametrize("name", GOLDEN)
 def test_golden(name: str) -> None:
-    path = cases.FOLDER / name
-    golden = path.read_text(encoding="utf-8") if path.exists() else ""
+    golden, now = GOLDEN[name].read_text(encoding="utf-8"), files().get(name, "")
     difference = "".join(
-        difflib.unified_diff(golden.splitlines(True), FILES[name].splitlines(True), f"golden/{name}", "now", n=2)
+        difflib.unified_diff(golden.splitlines(True), now.splitlines(True), f"golden/{name}", "now", n=2)
     )
     if difference:
         pytest.fail(f"{difference}\nIf that is meant: python tests/golden/regenerate.py", pytrace=False)
-
-
-def test_no_golden_file_is_left_over() -> None:
-    others = ("__pycache__", "losses")  # the latter: samples/losses.py
-    files = {path for path in cases.FOLDER.glob("*/**/*") if path.is_file() and path.parent.name not in others}
-    assert {str(path.relative_to(cases.FOLDER)) for path in files} == set(FILES)

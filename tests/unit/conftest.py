@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +13,21 @@ import pytest
 
 from ctrain_runtime.base import background
 
+_numbers = itertools.count()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What has a bench takes a run from its submission to its record, with real processes."""
     for item in items:
         if "bench" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.whole_run)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pytest's own looks for a free number among the folders of all tests before it: that grows with their square."""
+    name = re.sub(r"\W", "_", request.node.name)[:24]
+    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
 
 
 @pytest.fixture(autouse=True)
