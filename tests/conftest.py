@@ -24,15 +24,22 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--one-case-each", action="store_true", help="run only the first case of a parametrised test")
+    parser.addoption(
+        "--one-case-each",
+        action="store_true",
+        help="run only the first case of a parametrised test, and the first whole run (-m whole_run) of a file",
+    )
 
 
+@pytest.hookimpl(trylast=True)  # when tests/unit/conftest.py has marked whole runs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--one-case-each"):
         first: dict[str, pytest.Item] = {}
         for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
-        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+            whole_run = item.get_closest_marker("whole_run")
+            first.setdefault(item.nodeid.partition("::" if whole_run else "[")[0], item)
+        kept = set(first.values())
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = first.values()
 
 
