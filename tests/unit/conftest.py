@@ -19,7 +19,7 @@ _numbers = itertools.count()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What has a bench takes a run from its submission to its record, with real processes. The builder's are others."""
     for item in items:
-        if item.nodeid.startswith("tests/unit/runtime") and "bench" in getattr(item, "fixturenames", ()):
+        if not item.nodeid.startswith("tests/unit/builder") and "bench" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.whole_run)
 
 
