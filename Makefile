@@ -62,6 +62,7 @@ check: .venv
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/mypy --scripts-are-modules .ci/dist tests/python39/run
 	.venv/bin/vermin --quiet --no-tips --eval-annotations --target=3.6- --violations $(OLD_PYTHON)
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
 

@@ -14,7 +14,7 @@ from ctrain_runtime.base.text import format_size
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.staging import staging_directory
-from ctrain_runtime.run import parent_directories
+from ctrain_runtime.run.parent_directories import of_site
 from ctrain_runtime.run.pulled_image import writable_cache
 from ctrain_runtime.site.select import SelectedSite
 
@@ -29,7 +29,7 @@ def check_directories(selected: SelectedSite) -> Iterator[Finding]:
     site = selected.site
     devices: set[int] = set()
     created: tuple[tuple[str, Callable[[], Path], str], ...] = (  # where they are missing, by ctrain
-        ("runs", lambda: parent_directories.of_site(site), "Choose another: --runs DIR, or `runs` in a site file"),
+        ("runs", lambda: of_site(site), "Choose another directory: --runs DIR, or `runs` in a site file"),
         ("image_cache", lambda: writable_cache(selected), "Remove images of it, or set `image_cache` in a site file"),
     )
     for subject, find, hint in created:
