@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.base import background
+from samples.background_calls import wait_for_calls
 
 _numbers = itertools.count()
 
@@ -44,7 +43,4 @@ def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def _no_call_outlives_its_test(_clean_surroundings: None) -> Iterator[None]:
     """What a refused request left unanswered would otherwise start its commands among those of the next test."""
     yield
-    for thread in threading.enumerate():
-        if thread.name == background.NAME:
-            thread.join(60)
-            assert not thread.is_alive()
+    wait_for_calls()

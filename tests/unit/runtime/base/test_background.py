@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -28,4 +29,5 @@ def test_its_error_is_raised_where_the_result_is_needed() -> None:
 
 def test_the_end_of_the_process_does_not_wait_for_it() -> None:
     program = "import threading; from ctrain_runtime.base import background; background.start(threading.Event().wait)"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)

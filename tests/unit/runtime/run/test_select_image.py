@@ -19,6 +19,7 @@ from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.store.manifest import Requires
 from samples import programs as fakes
+from samples.background_calls import wait_for_calls
 from samples.run_requests import GPU, asked, make_machine, plan_of
 from samples.sample_images import sif, write_image
 
@@ -281,6 +282,7 @@ def test_a_site_that_allows_only_images_of_its_stores(foreign: Path, image: str)
     refused = r"^site strict runs only images of its stores, not .* \(.*strict.yaml.*\). List them with: ctrain images"
     with pytest.raises(ImageUnusable, match=refused):
         prepare(asked("./strict.yaml", image=image))
+    wait_for_calls()
     assert (foreign.parent / "engine").read_text() == "--version\n", "nothing was pulled or run"
     inside = str(foreign.parent / "store/pytorch_24.12-hd-py3-r3.sif")
     assert plan_of("./strict.yaml", image=inside).image.version == "24.12-hd-r3"
@@ -307,4 +309,5 @@ def test_signatures_are_required_of_them_too_before_anything_of_them_runs(
     )
     with pytest.raises(ImageUnusable, match=complaint):
         prepare(asked("./signed.yaml", image=image))
+    wait_for_calls()
     assert " exec " not in (foreign.parent / "engine").read_text()
