@@ -28,7 +28,6 @@ from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.request import Prepared
-from ctrain_runtime.site.model import Site
 from samples import programs as fakes
 from samples.run_requests import GPU, HERE, asked, make_machine, plan_of
 from samples.runs import StandIn, submitted
@@ -57,11 +56,11 @@ def test_a_launch_is_complete_and_nothing_but_its_empty_directory_is_left(machin
 def test_a_mistyped_job_is_refused_before_the_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     event = threading.Event()
 
-    def answer(_site: Site) -> Cluster:
+    def answer(*_: Any) -> Cluster:
         event.wait(60)
         raise AssertionError("not needed")
 
-    monkeypatch.setattr(schedulers.get("slurm"), "facts", answer)
+    monkeypatch.setattr(type(schedulers.get("slurm")), "facts", answer)
     try:
         with pytest.raises(JobError, match=r"/jbo/job\.yaml not found"):
             prepare(asked(reference="./jbo"))
