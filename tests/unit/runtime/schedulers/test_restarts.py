@@ -345,7 +345,10 @@ here=$(dirname "$0")
 case ${0##*/} in
   scontrol) printf 'gpu%s\\n' 1 2 3 ;;
   squeue) echo RUNNING ;;
-  sinfo) cat "$here/states" ;;
+  sinfo)
+    for mark in "$here"/silent*; do [ ! -e "$mark" ] || { rm "$mark"; exit 1; }; done
+    cat "$here/states"
+    ;;
   srun)
     echo "$*" >>"$here/srun.calls"
     tasks=1 nodes=(gpu1 gpu2 gpu3) kills=yes
@@ -402,6 +405,14 @@ def test_a_node_that_is_lost_is_replaced(scripts: Scripts, states: str, left_out
     assert excluded == ([f"--exclude={left_out}"] if left_out else [])
     start = f"the start, without {left_out}" if left_out else "the start"
     assert scripts.job_events()[2:] == [restarted(1, start=start), ended(0)]
+
+
+def test_a_controller_that_is_silent_for_a_while_says_nothing_of_the_nodes(scripts: Scripts) -> None:
+    for number in range(3):
+        (scripts.bin / f"silent{number}").touch()
+    assert run_on_three(scripts, WELL) == []
+    assert not list(scripts.bin.glob("silent*"))
+    assert scripts.job_events()[2:] == [restarted(1, start="the start"), ended(0)]
 
 
 def test_a_node_whose_gpu_is_broken_is_replaced(scripts: Scripts) -> None:
