@@ -81,14 +81,14 @@ keep_slurm_job() { # Slurm ends it, and does not queue it again
 # A job with spare nodes (--no-kill) outlives the loss of one; its next step takes others in their place. Besides lost nodes
 # those are left out that do not answer, do not see the run directory, or whose driver finds a GPU broken.
 CT_PROBE_SECONDS=60
-CT_SILENT_SECONDS=300 # a controller that is restarted is silent for a while
+CT_SILENT_SECONDS=300 # a controller that is restarted is silent for a while, then knows no node: this script runs on one
 CT_WELL='allocated|mixed|idle|completing|reserved' # states of nodes (man sinfo) with which steps start; * is for silent ones
 run_on_good_nodes() { # srun ARGUMENT... A step whose node is lost never ends, and holds what it has of the others (Slurm 22.05)
   "$1" ${ct_left_out:+"--exclude=$ct_left_out" --overlap} "${@:2}"
 }
 look_for_good_nodes() { # NODES: that the run needs; of drained ones, if there are too few. Sets ct_left_out, or why
   local name states answers all good bad began=$SECONDS
-  until ask_states >/dev/null 2>&1 || ((SECONDS - began > CT_SILENT_SECONDS)); do sleep 1; done
+  until [ "$(list_nodes "$CT_WELL|drain(ing|ed)")" ] || ((SECONDS - began > CT_SILENT_SECONDS)); do sleep 1; done
   mapfile -t all < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   for states in "$CT_WELL" "$CT_WELL|drain(ing|ed)"; do
     answers=$(probe_nodes "$(list_nodes "$states")") good=() bad=()
@@ -101,11 +101,8 @@ look_for_good_nodes() { # NODES: that the run needs; of drained ones, if there a
   # shellcheck disable=SC2034  # restarts.bash reads it
   ((${#good[@]} >= $1)) || ct_lacks_nodes=yes why="${#good[@]} of the job's ${#all[@]} nodes are well, $1 are needed"
 }
-ask_states() { # prints the job's nodes with their states; fails if Slurm does not answer
-  sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T'
-}
 list_nodes() { # STATES: prints the names of the job's nodes in one of these
-  ask_states |
+  sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' |
     awk -v states="^($1)[+]?$" '$2 ~ states && !seen[$1]++ { print $1 }'
 } 2>/dev/null
 probe_nodes() { # NAMES: prints those that are well, by one step on all
