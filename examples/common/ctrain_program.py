@@ -160,7 +160,7 @@ def _started_profiler(tool: str) -> Any:
 
         profiler = profile()  # of CPU and GPU, where there is one
     elif tool == "nsys":  # inside.sh has started it around this process
-        from torch.cuda import profiler  # type: ignore[no-redef]
+        from torch.cuda import profiler  # type: ignore[no-redef]  # has start and stop, too
     else:
         from pyinstrument import Profiler
 

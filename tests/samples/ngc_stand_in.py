@@ -53,6 +53,7 @@ RELEASES = {
         Release("26.08", "2.14.0a0+4fdf77b", 20, "2.4.6", CONSTRAINTS),
     )
 }
+# Rows, as they are read.
 # fmt: off
 ENV = (
     "PATH=/usr/local/mpi/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -41,6 +41,7 @@ class Registry:
     def push(self, layout: Path, name: str) -> str:
         """Push the OCI layout (all its architectures) as `name`, as in nvidia/pytorch:24.12-py3; its digest."""
         digest = layout.parent / f"{layout.name}.digest"
+        # Rows, as they are read.
         # fmt: off
         argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests",
                 "--dest-tls-verify=false", *self.login, f"--digestfile={digest}",

@@ -50,7 +50,7 @@ CASES = [
     *(Case(*shape, 1024, 50257, "ddp", 1, 8, micro_batches=4) for shape in (GPT2, XL)),
     *(Case(6, 6, 384, 256, 100, "ddp", 1, size) for size in (16, 64)),
     *(Case(12, 12, 768, context, 50257, "ddp", 1, size) for context, size in ((8192, 4), (4096, 8))),
-]  # fmt: skip
+]  # fmt: skip  # rows, as they are read
 
 
 class Live(TorchDispatchMode):
@@ -86,7 +86,7 @@ def peak(case: Case) -> int:
     config = Config(
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
         strategy="single", batch=batch, micro_batch=case.micro_batch, recompute=case.recompute,
-    )  # fmt: skip
+    )  # fmt: skip  # rows, as they are read
     shape = (case.context, case.layers, case.heads, case.width, case.bf16, case.recompute)
     strategies.Strategy._make_part = lambda _self, characters, _tp: GPT(characters, *shape)  # fake ones cannot be moved
     strategies.clip = lambda *_: 0.0  # it looks at a value, which fake tensors have not; its norms are small

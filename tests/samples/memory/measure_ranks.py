@@ -61,7 +61,7 @@ CASES = [
     Case("3d", 2, *WIDE, 16, 8, pp=2),
     Case("3d", 4, *SMALL, 8, 4, pp=2),
     Case("3d", 8, *SMALL[:-1], 100, 8, 4, tp=2, pp=2),
-]  # fmt: skip
+]  # fmt: skip  # rows, as they are read
 
 
 def peak(case: Case) -> int:
@@ -77,7 +77,7 @@ def peak(case: Case) -> int:
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
         strategy=case.strategy, batch=batch, micro_batch=case.micro_batch, recompute=case.recompute,
         tp=case.tp, pp=case.pp,
-    )  # fmt: skip
+    )  # fmt: skip  # rows, as they are read
     make = zero.Zero.__init__
 
     def with_a_small_bucket(self: zero.Zero, *args: Any) -> None:

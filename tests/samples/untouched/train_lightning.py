@@ -44,6 +44,6 @@ saving = ModelCheckpoint(checkpoints, "{step}", monitor="step", mode="max", save
 trainer = lightning.Trainer(
     accelerator="cpu", devices=1, num_nodes=nodes, strategy="ddp", callbacks=[saving], max_steps=100000, logger=False,
     enable_progress_bar=False,
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 newest = max(checkpoints.glob("*.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
 trainer.fit(Model(), DataLoader(Shard(data, trainer), batch_size=None), ckpt_path=newest)

@@ -143,7 +143,7 @@ def test_a_cache_of_an_earlier_ctrain_is_adopted_as_it_is(tmp_path: Path) -> Non
         (lambda root: (root / "inputs" / next((root / "inputs").iterdir())).unlink() or (root / "inputs").rmdir()
          or (root / "inputs").symlink_to(root.parent), "inputs"),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_what_is_almost_a_cache_is_none(change: Callable[[Path], object], named: str, tmp_path: Path) -> None:
     root = tmp_path / "cache"
     earlier(root)

@@ -67,7 +67,7 @@ def described(path: Path, *names: str, **changes: Any) -> Path:
     "reference",
     ["store:pytorch", "store:pytorch:prod", "store:pytorch:24.12-hd-r3", "store:pytorch@sha256:12", "./x.sif", "/a/b",
      "x.sif", "../x.sif"],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_published_images_and_files_can_be_parents(reference: str) -> None:
     parent.check(reference)
 

@@ -58,7 +58,7 @@ releases:
   "25.04": {cuda: "12.9", torch: 2.7.0a0+79a, python: "3.12", arch: 8.0 9.0+PTX}
 """
 VARIABLES = ["CUDA_VERSION=13.4.1.012", "PYTORCH_VERSION=2.14.0a0+4fd", "CUDA_DRIVER_VERSION=615.65.02",
-             "TORCH_CUDA_ARCH_LIST=8.0 9.0"]  # fmt: skip
+             "TORCH_CUDA_ARCH_LIST=8.0 9.0"]  # fmt: skip  # rows, as they are read
 
 
 def name(tag: str) -> str:
@@ -287,7 +287,7 @@ def test_a_sites_copy_of_the_registry(ask: Ask, tmp_path: Path) -> None:
         ([], ["       24.12  listed  13.4.1  tensorflow 2.17.0  -       615        A100, H100",
               "torch: nothing newer than 24.12"]),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_nvidias_other_images_share_some_of_the_table(
     ask: Ask, world: World, tmp_path: Path, offline: list[str], rows: list[str]
 ) -> None:

@@ -201,7 +201,7 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("nowhere/config.json", *A100), 71, "nowhere/config.json cannot be read: No such file or directory"),
         (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, error: str) -> None:
     ended, out, said = estimate(capsys, *arguments)
     assert (ended, out) == (code, "")

@@ -36,7 +36,7 @@ GPT3 = PRESETS["gpt3-175b"]
         (8, {"recompute": "selective"}, "FlashAttention keeps no scores that could be recomputed. "
          "Pass --recompute none or full"),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_what_does_not_divide(gpus: int, layout: dict[str, Any], error: str) -> None:
     with pytest.raises(UsageError) as refused:
         check(GPT3, a_hardware(gpus), Layout(**{"batch": gpus, **layout}))

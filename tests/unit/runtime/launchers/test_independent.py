@@ -62,7 +62,7 @@ def test_the_order_of_the_site_holds_before_gpus_are_shared_out(scripts: Scripts
     plan = scripts.plan(
         "bash", "-c", "echo $CUDA_VISIBLE_DEVICES", independent=True, ranks_per_node=4, gpus_per_node=4,
         site=a_site(gpu_order=(3, 2, 1, 0)),
-    )  # fmt: skip
+    )  # fmt: skip  # rows, as they are read
     assert scripts.execute(plan, **slurm_task(1, 4), CUDA_VISIBLE_DEVICES="0,1,2,3") == 0
     assert scripts.log(1) == "2\n"
 

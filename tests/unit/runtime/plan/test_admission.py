@@ -135,7 +135,7 @@ def test_what_is_refused(image: Any, where: NodeFacts, reason: str) -> None:
         ("470.42.01", ("450.51", "470.57"), UNLISTED),
         ("470.57", (), UNLISTED),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_forward_compatibility_is_claimed_of_listed_drivers_only(
     driver: str, older: tuple[str, ...], outcome: str
 ) -> None:

@@ -109,7 +109,7 @@ def test_one_cpu_node_among_gpu_nodes() -> None:
         ((featured(V100, "v100"), featured(A100, "a100")), {"features": ("v100",)}, None),
         (MIXED, {"excluded": ("a1", "a2")}, None),
     ],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_what_keeps_a_job_from_other_nodes(
     groups: tuple[NodeGroup, ...], request_: dict[str, Any], constraint: Optional[Constraint]
 ) -> None:

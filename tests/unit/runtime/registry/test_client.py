@@ -41,7 +41,7 @@ def test_references(text: str, expected: tuple[str, str, str, str]) -> None:
     "text",
     ["", "nvcr.io/", "nvcr.io/Nvidia/pytorch", "x:", "x@sha256:12", "x:a b", "https://nvcr.io/x", "nvcr.io/../x", "x\n",
      "nvcr.io/x?y=1", "user@nvcr.io/x", "nvcr.io:x/y", "-x", f"x@{SHA}0", "x:1:2", "ñ/x"],
-)  # fmt: skip
+)  # fmt: skip  # rows, as they are read
 def test_what_is_no_reference(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a reference to an image of a registry") as caught:
         client.parse(text)
