@@ -54,6 +54,14 @@ logged() {
     die "failed: $*. The whole output: $LOG_FILE"
 }
 
+# Unmounts what is mounted at DIRECTORY and below it. As the kernel lists it: a mount whose server died can't be looked at.
+unmount_below() {
+    local mounts
+    readarray -t mounts < <(findmnt --kernel --raw --noheadings --output TARGET |
+        awk -v top="$1" '$0 == top || index($0, top "/") == 1' | tac)
+    ((${#mounts[@]} == 0)) || umount --lazy "${mounts[@]}"
+}
+
 # wait_until SECONDS COMMAND...: polls COMMAND until it succeeds.
 wait_until() {
     local deadline=$((SECONDS + $1))

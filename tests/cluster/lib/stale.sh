@@ -21,7 +21,7 @@ mount_stale_home() {
 }
 
 unmount_stale_home() {
-    ! mountpoint -q "$STALE_MOUNT" || umount --lazy "$STALE_MOUNT"
+    unmount_below "$STALE_MOUNT"
     kill_own bindfs "$STALE_MOUNT"
     [[ ! -d $STALE_MOUNT ]] || rmdir "$STALE_MOUNT"
 }
