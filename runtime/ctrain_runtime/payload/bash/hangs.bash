@@ -44,7 +44,7 @@ end_beside() { # PID: of a process that this script has started; it may have end
 end_watch_of_node() { # a process that a step leaves behind costs a second: so long Slurm waits before it looks again
   local pid=''
   read -r pid <"$ct_home/.startup/.watch"
-  ! grep -qzxF "$run/watch.py" "/proc/$pid/cmdline" || kill_at_once "$pid"
+  ! grep -qzxF -e "$run/watch.py" -e "$0" "/proc/$pid/cmdline" || kill_at_once "$pid" # $0: it still looks for a Python
 } 2>/dev/null
 kill_at_once() { # PID
   local pause
