@@ -2,7 +2,7 @@
 # Who runs here, and the events by which a run tells how it goes (docs/runs.md). Needs `run`, and NODE_RANK for those of a node.
 # shellcheck disable=SC2154  # of the scripts
 
-node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+read -r node </proc/sys/kernel/hostname # not HOSTNAME: srun hands down that of the first node
 node=${node%%.*}
 write_event() { # FILE STAGE WHAT [MORE]: appends of one host do not get lost, on NFS neither
   local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma

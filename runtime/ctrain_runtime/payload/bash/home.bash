@@ -15,16 +15,18 @@ use_home() { # RUN_KEY EXTENSIONS_KEY: sets home, which the first one frees of l
     [ "$old" = "$ct_home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
   done
   until [ "$ct_home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
-    if mkdir -m 700 "$ct_home" 2>/dev/null || { [ -d "$ct_home" ] && [ -O "$ct_home" ] && [ ! -L "$ct_home" ]; }; then
-      { exec 8<"$ct_home"; } 2>/dev/null &&
-        { ! flock -n -x 8 || rm -f "$ct_home"/.cache/torch_extensions/*/lock; } && flock -s 8
+    if has_home || mkdir -m 700 "$ct_home" 2>/dev/null || has_home; then
+      { exec 8<"$ct_home"; } 2>/dev/null && { ! flock -n -x 8 || free_extensions; } && flock -s 8
     elif ((++tries > CT_HOME_TRIES)); then
       refuse 73 "cannot create a home in $base on $node"
     fi
   done
-  mkdir -p "$ct_home/.heartbeat"
+  [ -d "$ct_home/.heartbeat" ] || mkdir -p "$ct_home/.heartbeat"
   ct_extensions_key=$2 ct_made=$ct_home/.cache/torch_extensions
   take_extensions
+}
+has_home() { # of this user
+  [ -d "$ct_home" ] && [ -O "$ct_home" ] && [ ! -L "$ct_home" ]
 }
 remove_unused() { # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
