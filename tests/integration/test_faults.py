@@ -42,10 +42,9 @@ class Training:
         *argv: str,
         job: str = "",
         cwd: Optional[Path] = None,
-        runs: Optional[Path] = None,
     ) -> None:
         self.cluster, self.program, self.name = cluster, program, program.lower()
-        self.run = (runs or cluster.runs("")) / self.name
+        self.run = cluster.runs(self.name)
         self.told = cluster.home / f"{self.name}.out"
         self.told.unlink(missing_ok=True)
         words = [*([job] if job else []), *OPTIONS, "--name", self.name, *argv]
@@ -80,11 +79,12 @@ class Training:
         return sum(map(self.events().count, RESTARTS))
 
     def line(self, *texts: str) -> str:
-        """The last that ctrain has told with all of the texts."""
+        """The last with all of the texts, of what ctrain has told or a rank has logged."""
         found: list[str] = []
 
         def look() -> bool:
-            lines = self.told.read_text().splitlines()
+            paths = (*self.run.glob("logs/rank*.log"), self.told)
+            lines = [line for path in paths for line in path.read_text().splitlines()]
             found[:] = [line for line in lines if all(text in line for text in texts)]
             return bool(found)
 
@@ -92,7 +92,7 @@ class Training:
         return found[-1].replace(str(self.cluster.home), "~")
 
     def outlives(self, fault: str, inject: Callable[[], object], *texts: str, mend: Callable[[], object] = int) -> None:
-        """The program starts again; `mend` is called before. Of what ctrain tells, the lines with these texts count."""
+        """The program starts again; `mend` is called before. The lines with these texts count."""
         before, began = self.restarts(), time.monotonic()
         inject()
         until(lambda: self.restarts() > before or self.has_ended(), f"a restart after: {fault}", PATIENCE)
@@ -282,25 +282,38 @@ GPT += ("sample=0", "strategy=ddp")
 BOUND = 2e-6  # as in test_equality.py
 
 
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[None]:
+    """One of 40 MB at a directory that all nodes share."""
+    until(path.is_dir, str(path))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=1777", "tmpfs", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
 @pytest.fixture
-def small_disk(cluster: Cluster) -> Iterator[Path]:
-    """A directory of 40 MB that all nodes share, of a cluster of three nodes that sees its homes through a file system
-    which can be stopped."""
-    disk, before = cluster.home / "small", cluster.nodes
-    disk.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=1777", "tmpfs", str(disk)], check=True)
+def spare_node(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster of three nodes that sees its homes through a file system which can be stopped."""
+    before = cluster.nodes
     try:
         subprocess.run([ENTRY, "up", "--nodes", "3", "--stale", "1"], check=True)
-        yield disk
+        yield cluster
     finally:
         cluster.run("scancel", "--user", "researcher")
         subprocess.run([ENTRY, "up", "--nodes", str(before)], check=True)
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_gpt(cluster: Cluster, small_disk: Path) -> None:
-    spare = ("--nodes", "2", "--spare-nodes", "1", "--restarts", "9", "--runs", str(small_disk))
-    training = Training(cluster, "gpt", *spare, "--", *GPT, runs=small_disk, job="gpt")
+def test_gpt(spare_node: Cluster) -> None:
+    training = Training(
+        spare_node, "gpt", "--nodes", "2", "--spare-nodes", "1", "--restarts", "9", "--", *GPT, job="gpt"
+    )
+    with small_disk(training.run / "checkpoint"):  # before the first is written
+        outlive_all(spare_node, training)
+
+
+def outlive_all(cluster: Cluster, training: Training) -> None:
     training.goes_on(60)
     training.outlives("rank killed", lambda: training.send(signal.SIGKILL), "; restarting")
     training.goes_on(60)
@@ -311,7 +324,7 @@ def test_gpt(cluster: Cluster, small_disk: Path) -> None:
     training.outlives("checkpoint damaged", training.damage, "; restarting", "is damaged")
     assert "is damaged" in (training.run / "logs/rank0.log").read_text()
     training.goes_on(60)
-    filling = small_disk / "filling"
+    filling = training.run / "checkpoint/filling"
     full = ("No space left on device", "; restarting")
     training.outlives("disk full while a checkpoint is written", lambda: fill(filling, training), *full)
     training.goes_on(60)

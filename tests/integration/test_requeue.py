@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,9 @@ SUBMIT = ("ctrain", "submit", *RUN)
 GOES_ON = ("--retries", "1", "--", "bash", "-c", '[ "$CTRAIN_ATTEMPT" = 1 ] || sleep 600')
 
 
-def started_on(cluster: Cluster, name: str) -> str:
-    """The node on which the program of a run has started."""
-    events = cluster.runs(name) / "nodes/0.jsonl"
+def started_on(cluster: Cluster, name: str, node: int = 0) -> str:
+    """The node on which the program of a run has started, of its first node by default."""
+    events = cluster.runs(name) / f"nodes/{node}.jsonl"
     until(lambda: '"what": "started"' in events.read_text(), f"the start of {name}", 200)
     return str(json.loads(events.read_text().splitlines()[0])["node"])
 
@@ -111,3 +112,31 @@ def test_a_lost_node_and_a_preemption(cluster: Cluster) -> None:
         record = cluster.record(name)
         assert [made["outcome"] for made in record["attempts"]] == ["requeued", "completed"]
         assert why in record["attempts"][0]["word"] and record["nodes"] == [other], record
+
+
+@pytest.fixture
+def third_node(cluster: Cluster) -> Iterator[None]:
+    before = cluster.nodes
+    try:
+        subprocess.run([ENTRY, "up", "--nodes", "3"], check=True)
+        yield
+    finally:
+        subprocess.run([ENTRY, "up", "--nodes", str(before)], check=True)
+
+
+@pytest.mark.skipif(not LONG, reason="at night: Slurm takes half a minute to notice a dead node")
+@pytest.mark.usefixtures("third_node")
+def test_a_node_that_failed_a_run_is_left_out_although_it_is_up_again(cluster: Cluster) -> None:
+    assert cluster.run(*SUBMIT, "--nodes", "2", "--name", "moves", *GOES_ON).returncode == 0
+    first, bad = started_on(cluster, "moves"), started_on(cluster, "moves", 1)
+    job = str(cluster.record("moves")["attempts"][0]["job_id"])
+    subprocess.run([ENTRY, "kill-node", bad], check=True)
+    until(lambda: state(cluster, job) == "PENDING", "the job in the queue again", 200)
+    subprocess.run([ENTRY, "start-node", bad], check=True)
+    assert f"ExcNodeList={bad} " in cluster.administer("scontrol", "--oneliner", "show", "job", job)
+    cluster.administer("scontrol", "update", f"JobId={job}", "StartTime=now")  # else in two minutes
+    waited = cluster.run("ctrain", "wait", "moves")
+    assert waited.returncode == 0, waited.stdout + waited.stderr
+    record = cluster.record("moves")
+    assert bad not in record["nodes"] and first in record["nodes"], record
+    assert f"job {job} was queued again, without {bad}: " in str(record["restarts"]), record

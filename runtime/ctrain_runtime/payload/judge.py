@@ -260,10 +260,10 @@ class Report:
             self._notify(what, f"run {os.path.basename(self._run)} {what}: {message}")
 
     def _notify(self, what: str, message: str) -> None:
-        told = {"CTRAIN_EVENT": what, "CTRAIN_MESSAGE": message, "CTRAIN_RUN": os.path.basename(self._run)}
+        variables = {"CTRAIN_EVENT": what, "CTRAIN_MESSAGE": message, "CTRAIN_RUN": os.path.basename(self._run)}
         with contextlib.suppress(OSError, subprocess.SubprocessError), open(f"{self._run}/logs/notify.log", "a") as log:
             started = subprocess.Popen(
-                self._command, env={**os.environ, **told}, stdin=subprocess.PIPE, stdout=log, stderr=log
+                self._command, env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
             try:
                 started.communicate(f"{message}\n".encode(), timeout=NOTIFY_SECONDS)

@@ -205,7 +205,7 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
 
 
 def answers(roster: List[Dict[str, Any]], ranks: List[int]) -> Iterator[str]:
-    """What nodes are told: where the others are that they connect to, in the order of `distances`. All of 10,000 would
+    """What nodes learn: where the others are that they connect to, in the order of `distances`. All of 10,000 would
     be 31 GB in all."""
     ring = [json.dumps({key: node[key] for key in ("address", "port", "name")}) for node in roster] * 2
     steps = distances(len(roster))
@@ -265,9 +265,9 @@ def main() -> int:
     node = {"rank": rank, "name": node_name(), "image": image, "address": address, "via": via, "port": port}
     line = Line(sock)
     line.write(json.dumps({**node, "problems": problems, "run": os.environ["CTRAIN_RUN_DIR"]}))
-    told = line.read(longest)
-    if told:
-        peers = {(rank + step) % int(count): peer for step, peer in zip(distances(int(count)), told)}
+    others = line.read(longest)
+    if others:
+        peers = {(rank + step) % int(count): peer for step, peer in zip(distances(int(count)), others)}
         seen = {
             "unreached": unreached(peers, rank, int(count)),
             "rates": measure(peers, rank, int(count), receiver),
