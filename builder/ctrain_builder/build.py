@@ -8,6 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -194,14 +195,24 @@ class Builder:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []
         contents: list[LayerContent] = []
-        for planned in plan.layers:
-            below = contents[-1] if contents else LayerContent("", 0)
-            if planned.offer and planned.offer.parent != below.digest:
-                planned = replace(planned, offer=None)
-            files.append(self._layer(plan, planned, files, max(planned.not_before, below.built), used))
-            contents.append(self.cache.layer_content(planned.key, planned.definition.is_base))
+        with ThreadPoolExecutor(1) as beside:
+            for planned in plan.layers:
+                below = contents[-1] if contents else LayerContent("", 0)
+                if planned.offer and planned.offer.parent != below.digest:
+                    planned = replace(planned, offer=None)
+                files.append(self._layer(plan, planned, files, max(planned.not_before, below.built), used))
+                contents.append(self.cache.layer_content(planned.key, planned.definition.is_base))
+                if len(files) == 1:
+                    asked = beside.submit(self._ask_base, files[0], contents[0].digest)
+        asked.result()
         self._sweep_as_root(left, files[0], plan.spec)
         return Stack(tuple(files), tuple(contents))
+
+    def _ask_base(self, base: Path, digest: str) -> None:
+        """Let the tests' question to the base, some seconds, be answered while the layers above it are downloaded."""
+        if self.tests is not WhichTests.LATER:
+            with contextlib.suppress(BuildError), self.cache.work_directory() as work:  # the tests ask again, and tell
+                planned_tests.base_facts(self.cache, digest, lambda: tests.base_facts(self._container(work), base))
 
     def _sweep_as_root(self, directories: list[Path], base: Path, spec: ImageSpec) -> None:
         """Remove the directories of killed builds, which hold files that no longer are this user's own."""

@@ -15,7 +15,17 @@ from samples.cluster import Cluster, resized
 from samples.long_mode import LONG, often
 from samples.pbs_hosts import TRAIN, logs, losses_on_pbs
 
-DDP = """\
+# Two runs that are there at the same time; one alone stays for a minute.
+MEET = """\
+    if "MEET" in os.environ:
+        import pathlib, time
+        pathlib.Path("met").mkdir(exist_ok=True)
+        pathlib.Path("met", os.environ["MEET"]).touch()
+        end = time.monotonic() + 60
+        while len(list(pathlib.Path("met").iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+"""
+DDP = f"""\
     import os, sys
     import torch, torch.distributed as dist
 
@@ -26,22 +36,16 @@ DDP = """\
     cores = sorted(os.sched_getaffinity(0))
     print("DDP", dist.get_rank(), dist.get_world_size(), total.item(), os.environ["LOCAL_RANK"], cores, sys.argv[1:])
     sys.stdout.flush()
+{MEET}
     dist.barrier()  # a starter of ranks ends them as soon as one has failed
     os._exit(int(os.environ.get("CODE", "0")) if dist.get_rank() == 3 else 0)
 """
-SUM = """\
+SUM = f"""\
     import horovod.torch as hvd, os, torch
     hvd.init()
     total = hvd.allreduce(torch.tensor(float(os.environ["VALUE"])), op=hvd.Sum).item()
     print("SUM", hvd.size(), total, os.environ["MASTER_ADDR"], os.environ["OMPI_COMM_WORLD_SIZE"], flush=True)
-    if "MEET" in os.environ:  # two runs that are there at the same time; one alone stays for a minute
-        import pathlib, time
-        pathlib.Path("met").mkdir(exist_ok=True)
-        pathlib.Path("met", os.environ["MEET"]).touch()
-        end = time.monotonic() + 60
-        while len(list(pathlib.Path("met").iterdir())) < 2 and time.monotonic() < end:
-            time.sleep(0.1)
-"""
+{MEET}"""
 ACCELERATED = """\
     import os, sys, torch
 

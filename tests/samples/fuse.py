@@ -24,4 +24,5 @@ def mounted(argv: list[str], place: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(place)], check=True)
+        server.kill()  # a namespace that began meanwhile, as that of the cluster's node, still has the mount
         server.wait()

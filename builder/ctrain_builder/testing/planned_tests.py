@@ -45,9 +45,13 @@ _REMEMBERED = Questions(_ask_nobody, _ask_nobody)
 
 def planned(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> list[ImageTest]:
     """The tests of the planned image on this machine; `digests` are of its layers. Answers are kept in the cache."""
-    known = reuse.fingerprint("base", digests[:1], reuse.programs(tests.UNCHANGED))
-    base = cache.facts(known, questions.base)
+    base = base_facts(cache, digests[0], questions.base)
     return list(tests.checks(plan, base, count_gpus(), _inherited(cache, plan, digests, questions)))
+
+
+def base_facts(cache: Cache, digest: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The facts of the base with this digest, which are asked once."""
+    return cache.facts(reuse.fingerprint("base", [digest], reuse.programs(tests.UNCHANGED)), ask)
 
 
 def _inherited(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> dict[str, str]:
