@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder.build_host.settings import BuildHost
 from ctrain_builder.cache import cache_space, compiled, estimate, eviction
-from ctrain_builder.cache.build_cache import Cache, LayerBuild
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import require_overlays
+from ctrain_builder.cache.memory import LayerBuild
 from ctrain_builder.definitions import lock_file
 from ctrain_builder.definitions.image_spec import ImageSpec
 from ctrain_builder.definitions.parent import Parent
@@ -148,13 +149,15 @@ class Builder:
     ) -> Optional[BuildRecord]:
         """The manifest of the image if it is the planned one; it and its layers are in use until `used` is closed."""
         with contextlib.ExitStack() as kept:
-            if not kept.enter_context(self.cache.use(image.path)):  # first: from here on it can't be evicted
+            if not kept.enter_context(self.cache.locks.use(image.path)):  # first: from here on it can't be evicted
                 return None
             state = image.state(plan, self.engine)
             if not state.is_as_planned or not is_wanted(state):
                 return None
             for planned in plan.layers:
-                kept.enter_context(self.cache.use(self.cache.layer(planned.key, planned.definition.is_base)))
+                kept.enter_context(
+                    self.cache.locks.use(self.cache.layers.path(planned.key, planned.definition.is_base))
+                )
             used.push(kept.pop_all())
         return state.manifest
 
@@ -177,14 +180,14 @@ class Builder:
             with _timed(times, estimate.TESTS):
                 manifest = self._test(plan, stack, image.path, manifest)
         steps = {estimate.step(kind, plan, kept): seconds for kind, seconds in times.items() if kind != "layers"}
-        self.cache.remember_durations(plan.spec, steps)
+        self.cache.memory.keep_durations(plan.spec, steps)
         return manifest
 
     def _make_layers(self, plan: BuildPlan, flat: bool, used: contextlib.ExitStack) -> Stack:
         sbom.require()
-        if not all(part.exists for part in plan.layers):
+        if not all(planned.exists for planned in plan.layers):
             require_overlays(self.cache)
-        left = self.cache.sweep()
+        left = self.cache.work.sweep()
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         what = f"building {plan.spec.title}"
         note = f"{what} is waiting for space that other builds have reserved in {self.cache.root}"
@@ -201,7 +204,7 @@ class Builder:
                 if planned.offer and planned.offer.parent != below.digest:
                     planned = replace(planned, offer=None)
                 files.append(self._layer(plan, planned, files, max(planned.not_before, below.built), used))
-                contents.append(self.cache.layer_content(planned.key, planned.definition.is_base))
+                contents.append(self.cache.layers.content(planned.key, planned.definition.is_base))
                 if len(files) == 1:
                     asked = beside.submit(self._ask_base, files[0], contents[0].digest)
         asked.result()
@@ -211,7 +214,7 @@ class Builder:
     def _ask_base(self, base: Path, digest: str) -> None:
         """Let the tests' question to the base, some seconds, be answered while the layers above it are downloaded."""
         if self.tests is not WhichTests.LATER:
-            with contextlib.suppress(BuildError), self.cache.work_directory() as work:  # the tests ask again, and tell
+            with contextlib.suppress(BuildError), self.cache.work.create() as work:  # the tests ask again, and tell
                 planned_tests.base_facts(self.cache, digest, lambda: tests.base_facts(self._container(work), base))
 
     def _sweep_as_root(self, directories: list[Path], base: Path, spec: ImageSpec) -> None:
@@ -221,26 +224,42 @@ class Builder:
                 left = [path for path in directory.iterdir() if path.is_dir() and not path.is_symlink()]
                 self._container(directory).take_ownership(base, left, self.cache.log(spec, "sweep"))
         if directories:
-            self.cache.sweep()
+            self.cache.work.sweep()
 
     def _layer(
         self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], not_before: str, used: contextlib.ExitStack
     ) -> Path:
         """The file of a layer, made unless it exists and is no older; it is in use until `used` is closed."""
-        target = self.cache.layer(planned.key, planned.definition.is_base)
+        target = self.cache.layers.path(planned.key, planned.definition.is_base)
         seconds = 0
-        with self._lock(planned.key, "layer"):
-            if self.cache.built(planned.key, planned.definition.is_base) >= not_before and used.enter_context(
-                self.cache.use(target)
-            ):
-                self.progress.done("layer", planned.name, "cached", target.stat().st_size)
-            elif not self._download(plan, planned, below, target, not_before, used):
-                started = time.monotonic()
-                self._make_layer(plan, planned, below, target, used)
-                seconds = max(1, round(time.monotonic() - started))
+        if not self._is_cached(planned, target, not_before, used):  # without its lock: another build may make it anew
+            with self._lock(planned.key, "layer"):
+                if target.is_file():
+                    self.cache.layers.content(planned.key, planned.definition.is_base)  # is recorded, if it was not
+                if not self._is_cached(planned, target, not_before, used) and not self._download(
+                    plan, planned, below, target, not_before, used
+                ):
+                    started = time.monotonic()
+                    self._make_layer(plan, planned, below, target, used)
+                    seconds = max(1, round(time.monotonic() - started))
         made = LayerBuild(planned.inputs, target.stat().st_size, seconds, planned.recipe)
-        self.cache.remember(plan.spec, planned.name, made)
+        self.cache.memory.keep_layer_build(plan.spec, planned.name, made)
         return target
+
+    def _is_cached(self, planned: PlannedLayer, target: Path, not_before: str, used: contextlib.ExitStack) -> bool:
+        """Whether a layer exists and is no older. Then nobody replaces it until `used` is closed."""
+        with contextlib.ExitStack() as kept:
+            is_kept = kept.enter_context(self.cache.locks.use(target))
+            content = self.cache.layers.known_content(planned.key, planned.definition.is_base)
+            if not is_kept or content is None or content.built < not_before:
+                return False
+            used.push(kept.pop_all())
+        self.progress.done("layer", planned.name, "cached", target.stat().st_size)
+        return True
+
+    def _replacing(self, target: Path, name: str) -> contextlib.AbstractContextManager[None]:
+        note = f"layer {name} is finished, and waits for builds that use the one before"
+        return self.cache.locks.replacing(target, lambda: self.progress.note(note), self.progress.tick)
 
     def _download(
         self,
@@ -258,11 +277,12 @@ class Builder:
         log = self.cache.log(plan.spec, planned.name)
         step = self.progress.begin("layer", planned.name, log)
         try:
-            with self.cache.work_directory() as work:
+            with self.cache.work.create() as work:
                 made = self.shared.fetch(self._container(work), planned, offer, below, log)
-                used.enter_context(self.cache.use(made))
+                used.enter_context(self.cache.locks.use(made))
                 built = min(max(offer.content.built, not_before), manifest_writer.utc_now())  # clocks differ
-                self.cache.add_layer(made, target, built, offer.content.origin)
+                with self._replacing(target, planned.name):
+                    self.cache.layers.add(made, target, built, offer.content.origin)
         except (BuildError, ConfigError, RegistryError) as error:
             step.end("failed")
             self.progress.note(f"layer {planned.name} is built: {error.message}")
@@ -275,9 +295,9 @@ class Builder:
     ) -> None:
         spec = plan.spec
         log = self.cache.log(spec, planned.name)
-        last = self.cache.made(spec, planned.name)
+        last = self.cache.memory.layer_build(spec, planned.name)
         step = self.progress.begin("layer", planned.name, log, last.seconds if last else None)
-        with self.cache.work_directory() as work:
+        with self.cache.work.create() as work:
             container = self._container(work)
             try:
                 made = self._make_content(container, planned, below, log)
@@ -289,8 +309,9 @@ class Builder:
             passed = self._test_layer(container, plan, [*below, made], log) if planned is not plan.layers[-1] else {}
             if self._may_keep(plan, planned, len(below)):
                 compiled.keep(self.cache, planned.recipe, work, work / workspace.MNT)
-            used.enter_context(self.cache.use(made))  # before others can see it, and evict it
-            self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.host.secrets))
+            used.enter_context(self.cache.locks.use(made))  # before others can see it, and evict it
+            with self._replacing(target, planned.name):
+                self.cache.layers.add(made, target, manifest_writer.utc_now(), private=bool(self.host.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
             self._compare(container, plan, planned, [*below, target])
         step.end("copied" if planned.inherited else "built", target.stat().st_size)
@@ -299,15 +320,18 @@ class Builder:
         """Say why a layer is not what images.lock has of it, if it is not."""
         if planned.locked is None:
             return
-        parts = plan.layers[: len(paths)]
-        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in parts)
-        if why := lock.deviation(container, Stack(tuple(paths), tuple(contents)), planned.locked, planned.key):
+        if why := lock.deviation(container, self._stack(plan, paths), planned.locked, planned.key):
             self.progress.note(f"layer {planned.name} is not as {lock_file.FILE} has it: {why}")
+
+    def _stack(self, plan: BuildPlan, files: Sequence[Path]) -> Stack:
+        """The lowest layers of an image, whose files these are."""
+        lowest = plan.layers[: len(files)]
+        return Stack(tuple(files), tuple(self.cache.layers.content(one.key, one.definition.is_base) for one in lowest))
 
     def _may_keep(self, plan: BuildPlan, planned: PlannedLayer, number: int) -> bool:
         """Whether later builds may have what a layer has compiled: its %test has passed, all below was built here, and
         no %post could read a password of the build host."""
-        contents = (self.cache.known_content(part.key, part.definition.is_base) for part in plan.layers[:number])
+        contents = (self.cache.layers.known_content(one.key, one.definition.is_base) for one in plan.layers[:number])
         is_own = all(content and not content.origin and not content.private for content in contents)
         return is_own and not self.host.secrets and planned is not plan.layers[-1]
 
@@ -345,12 +369,10 @@ class Builder:
         self, container: Container, plan: BuildPlan, files: list[Path], passed: Mapping[ImageTest, TestResult]
     ) -> None:
         """An image of these layers, or of more that the tests cannot see, need not run them again."""
-        parts = plan.layers[: len(files)]
-        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in parts)
-        stack = Stack(tuple(files), tuple(contents))
+        stack = self._stack(plan, files)
         for check, result in passed.items():
             mark = planned_tests.mark(self.cache, container, stack, check, flat=False)
-            self.cache.remember_fact(mark, asdict(planned_tests.identified(result, check, container.engine)))
+            self.cache.memory.keep_fact(mark, asdict(planned_tests.identified(result, check, container.engine)))
 
     def _assemble(
         self, plan: BuildPlan, stack: Stack, image: CachedImage, kept: int, used: contextlib.ExitStack
@@ -359,29 +381,29 @@ class Builder:
         spec, flat, path = plan.spec, image.flat, image.path
         log = self.cache.log(spec, "image-flat" if flat else "image")
         expected = estimate.step(estimate.IMAGE, plan, kept)
-        step = self.progress.begin("image", spec.name, log, self.cache.durations(spec).get(expected))
+        step = self.progress.begin("image", spec.name, log, self.cache.memory.durations(spec).get(expected))
         earlier = CachedImage(self.cache, spec).reusable(plan.renewed)
-        with self.cache.work_directory() as work:
+        with self.cache.work.create() as work:
             container = self._container(work)
             upstream = {} if plan.parent else describe.inspect_labels(container, stack.files[0])
             license_of = licenses.by_layer(plan, upstream)
             content = self._examine(container, stack)
             labels = describe.labels(plan, flat, license_of, content.packages)
-            parts = stack.files[0], stack.files[1:], plan.arch, labels, log
-            earlier_file = self.cache.move_out(path, work / "earlier.sif")  # from here on there is no image
+            inputs = stack.files[0], stack.files[1:], plan.arch, labels, log
+            earlier_file = self.cache.locks.move_out(path, work / "earlier.sif")  # from here on there is no image
             if flat:
-                made = flatten.flatten(container, *parts)
+                made = flatten.flatten(container, *inputs)
             elif earlier_file and earlier:
-                made = assemble(container, *parts, replace(earlier, path=earlier_file))
+                made = assemble(container, *inputs, replace(earlier, path=earlier_file))
             else:
                 if note := estimate.copy_note(self.cache, stack.files[0], in_use=bool(earlier)):
                     self.progress.note(note)
-                made = assemble(container, *parts)
+                made = assemble(container, *inputs)
             sbom.attach(container, plan, made, content.packages, license_of, log)
             manifest = describe.manifest(container, plan, made, stack.contents, content)
-            used.enter_context(self.cache.use(made))
-            self.cache.place(made, path)
-        self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(manifest))
+            used.enter_context(self.cache.locks.use(made))
+            self.cache.files.place(made, path)
+        self.cache.files.write(path.with_suffix(".json"), manifest_writer.as_data(manifest))
         step.end("made", path.stat().st_size)
         return manifest
 
@@ -391,7 +413,7 @@ class Builder:
         seen = reuse.programs(describe.EXAMINE), reuse.surroundings(container)
         known = reuse.fingerprint("examine", stack.digests(count), *seen)
         return Content(
-            **self.cache.facts(known, lambda: asdict(describe.examine(container, below.base, below.overlays)))
+            **self.cache.memory.fact_or(known, lambda: asdict(describe.examine(container, below.base, below.overlays)))
         )
 
     def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: BuildRecord) -> BuildRecord:
@@ -400,9 +422,9 @@ class Builder:
 
         def record(results: Sequence[RecordedTest]) -> None:
             recorded.append(replace(manifest, tests=tuple(results)))
-            self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(recorded[-1]))
+            self.cache.files.write(path.with_suffix(".json"), manifest_writer.as_data(recorded[-1]))
 
-        with self.cache.work_directory() as work:
+        with self.cache.work.create() as work:
             tester = Tester(self.cache, self._container(work), self.progress, plan, stack, manifest.flat)
             tester.run(path, manifest.tests, record, self.tests is WhichTests.ALL, self.tests_at_once)
         return recorded[-1]
@@ -422,7 +444,7 @@ class Builder:
         def say(owner: str) -> None:
             self.progress.note(f"waiting for {owner}, which is building the same {what}")
 
-        return self.cache.lock(name, say, self.progress.tick)
+        return self.cache.locks.hold(name, say, self.progress.tick)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import read_manifest
 from samples import tiny
 from samples.long_mode import often
+from samples.runs import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
@@ -60,6 +62,7 @@ From: {{{{ PARENT }}}}
     examples/program.sh /opt/{name}/program.sh
 
 %post
+    [ ! -e /mnt/secrets/wait ] || sleep 1000
     mkdir -p /opt/{name}/many
     for number in 1 2 3 4 5 6 7 8 9; do head -c 200000 /dev/urandom > /opt/{name}/many/$number; done
     sleep 0.3
@@ -193,6 +196,26 @@ def test_builds_at_once_make_each_layer_once(project: Path) -> None:
     lines = [line.split()[2:] for line in at_once(project, 10**6 + 1)]
     built = [line[1] for line in lines if line[0] == "layer" and line[2] == "built"]
     assert sorted(built) == ["one", "three", "two"], lines
+
+
+def test_a_changed_line_waits_for_no_build_beside_it(project: Path) -> None:
+    """The other one makes a layer anew that both images have, and holds all locks that a build holds."""
+    number, cache = 10**6 + 3, project / "cache"
+    subprocess.run(argv(project, number, "small", "other"), check=True, stdout=subprocess.DEVNULL)
+    (project / "secret").write_text("wait for ever")
+    forever = [*argv(project, number, "other"), "--rebuild", "one", "--secret", f"wait={project / 'secret'}"]
+    other = subprocess.Popen(forever, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: other.poll() is not None or any(len(path.name) == 64 for path in (cache / "locks").iterdir()))
+        changed = project / "definitions/three/three.def"
+        changed.write_text(changed.read_text().replace("%test", "    true\n\n%test"))
+        done = subprocess.run(argv(project, number), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and "waiting" not in done.stdout + done.stderr, done
+        assert re.findall(r"(?m)^layer +(\w+) +built", done.stdout) == ["three"], done.stdout
+        assert other.poll() is None, "it was to hold its locks until now"
+    finally:
+        other.terminate()
+        other.wait()
 
 
 def test_eviction_spares_what_builds_use(project: Path) -> None:

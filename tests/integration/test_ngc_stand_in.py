@@ -114,7 +114,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def make(pytorch_cpu: Path, work: Path) -> Callable[[str], Image]:  # noqa: ARG001  # brings the base
     plan = json.loads(ctrain("build", "pytorch-cpu", "--plan", "--json").stdout)
-    base = build_cache.Cache(default_root()).layer(plan["images"][0]["layers"][0]["key"], True)
+    base = build_cache.Cache(default_root()).layers.path(plan["images"][0]["layers"][0]["key"], True)
     ngc_stand_in.pack(base, work / "base.tar", whole=WHOLE)
 
     @functools.cache

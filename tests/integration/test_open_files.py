@@ -30,7 +30,7 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 
 def test_a_build_leaves_no_work_directory(cache: Cache) -> None:
-    with cache.work_directory() as work:
+    with cache.work.create() as work:
         (work / "file").write_text("x")
     assert list((cache.root / "tmp").iterdir()) == []
 
@@ -39,5 +39,5 @@ def test_what_a_killed_build_has_left_is_swept(cache: Cache) -> None:
     left = cache.root / "tmp/ctrain-build-killed00"
     left.mkdir()
     (left / "file").write_text("x")
-    assert cache.sweep() == []
+    assert cache.work.sweep() == []
     assert list((cache.root / "tmp").iterdir()) == []

@@ -126,7 +126,7 @@ def packed_at(path: Path) -> int:
 @pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     plan, cache = real_plan(), open_cache()
-    base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
+    base, *layers = (cache.layers.path(part.key, part.definition.is_base) for part in plan.layers)
     chain = Chain(CHECKOUT, base, settings.detect(os.environ))
     paths = [part.definition.path for part in plan.layers]
     plain = chain.plain(tmp_path / "plain", paths, sandbox=True, epochs=list(map(packed_at, (base, *layers))))
@@ -144,7 +144,7 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
     site, plan = settings.detect(os.environ), real_plan()
-    base = open_cache().layer(plan.keys[0], True)
+    base = open_cache().layers.path(plan.keys[0], True)
     texts = {"packages": PACKAGES, "train": (CHECKOUT / "definitions" / "train" / "train.def").read_text()}
     definitions = []
     for name, text in texts.items():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.cache import build_cache
+from ctrain_builder.cache import work_directories
 from ctrain_builder.definitions import definition, files
 from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import base, bytecode, layer, lowerdir, metadata, overlay, pack, user_layer, workspace
@@ -69,7 +69,7 @@ IN_IMAGE = (
 )
 LENT = ("metadata", *(f"metadata/{name}" for name in ("labels.json", "Singularity", "runscript.help", "env")))
 LENT = (*LENT, "build-labels", "section", "before", "after", "build-env.sh", "source")
-ASKED = ("asked", "found", "links")
+ASKED = ("paths", "answer", "links")
 kinds = st.sampled_from(hostile.KINDS)
 
 
@@ -252,7 +252,7 @@ def test_the_work_directory_of_a_hostile_build_is_removed(in_image: dict[str, st
             for name in folders:
                 if not Path(path, name).is_symlink():
                     Path(path, name).chmod(0)
-        build_cache._remove(work / "left")
+        work_directories._remove(work / "left")
         assert not list(work.iterdir())
 
 

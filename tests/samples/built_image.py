@@ -40,9 +40,9 @@ def put(cache: Cache, planned: BuildPlan, make_manifest: Callable[..., Manifest]
     for part in planned.layers:
         name = part.name.encode()
         content = LayerContent(f"sha256:{hashlib.sha256(name).hexdigest()}", len(name))
-        file = cache.layer(part.key, part.definition.is_base)
+        file = cache.layers.path(part.key, part.definition.is_base)
         file.write_bytes(name)
-        cache.write(file.with_suffix(".json"), asdict(content))
+        cache.files.write(file.with_suffix(".json"), asdict(content))
         layers.append(Layer(part.name, part.key, content.size, content.digest))
     manifest = make_manifest(regions_digest(path, layers))
     manifest = replace(manifest, layers=tuple(layers), tests=(), size=path.stat().st_size)

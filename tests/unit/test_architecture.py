@@ -22,6 +22,8 @@ URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+
 SCHEDULERS_WORDS = re.compile(
     r"(?i)\b(slurm\w*|s(batch|run|queue|info|control|cancel)|pbs\w*|q(sub|stat|del)|pbsnodes)\b"
 )
+NAME = re.compile(r"`[A-Za-z_][\w.]*`|\b(?:[A-Z][a-z]+){2,}\b")
+PROPER_NAMES = ("JavaScript", "LicenseRef", "localflock")
 RAISED = re.compile(r"\bRaises?\b[^.]*")
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 
@@ -99,6 +101,26 @@ def test_docstrings_raise_only_what_exists() -> None:
     raised = {name for text in sentences for name in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b\w+Error\b", text)}
     assert {"CtrainError", "FileExistsError"} <= raised
     assert sorted(raised - known) == []
+
+
+def test_docstrings_of_the_builder_name_only_what_exists() -> None:
+    """In backquotes, or written as a class is: LayerContent."""
+    files = [path for root in SOURCE_ROOTS for path in root.rglob("*") if path.suffix in (".py", ".bash", ".sh")]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    known = {word for path in files for word in path.with_suffix("").parts} | {*dir(builtins), *PROPER_NAMES}
+    documented: list[tuple[str, str]] = []
+    for path, text in texts.items():
+        nodes = [*ast.walk(ast.parse(text))] if path.suffix == ".py" else []
+        own = [node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+        docstrings = [found for node in own if (found := ast.get_docstring(node, clean=False))]
+        for docstring in docstrings:
+            text = text.replace(docstring, "")
+        known |= set(re.findall(r"\w+", re.sub(r"#.*", "", text)))
+        if path.is_relative_to(CHECKOUT / "builder"):
+            documented += [(path.name, docstring) for docstring in docstrings]
+    names = [(file, name) for file, text in documented for name in NAME.findall(text)]
+    assert len(names) > 500
+    assert [(file, name) for file, name in names if not {*name.strip("`").split(".")} <= known] == []
 
 
 def strings(path: Path) -> Iterator[str]:

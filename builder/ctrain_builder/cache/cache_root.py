@@ -8,15 +8,13 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache.build_cache import DIRECTORIES, EARLIER_WORK, Cache
-from ctrain_builder.cache.cache_space import RESERVED
+from ctrain_builder.cache.build_cache import DIRECTORIES, Cache
 from ctrain_builder.files import atomic, locks
 from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.base.text import user_name
@@ -31,20 +29,6 @@ _NO_OVERLAYS = (
     "vfat",
 )
 _EMPTY = ("lost+found",)  # what the root directory of a file system has
-_KEY = "[0-9a-f]{64}"
-# All that the caches of ctrain before it had markers consist of: names of files, by directory.
-_EARLIER_FILES = {
-    ".": r"host|upstream\.(json|lock)|upload-[0-9a-f]{16}|verified-[0-9a-f]{12}\.json|\..+\.\d+\.part",
-    "layers": rf"{_KEY}\.(sif|sqsh|json)",
-    "images": r"[a-z0-9][a-z0-9-]*_[A-Za-z0-9.-]+\.(sif|json)",
-    "inputs": r"[a-z0-9][a-z0-9-]*_.+\.json",
-    "facts": rf"({_KEY}|parent(-\d+){{5}}-\w+)\.json",
-    "durations": r"[a-z0-9][a-z0-9-]*_.+\.json",
-    "logs": r".+\.log",
-    "locks": r"[\w.-]+",
-    "space": RESERVED.pattern,
-}
-_EARLIER_DIRECTORIES = (*list(_EARLIER_FILES)[1:], "tmp")
 
 
 def default_root() -> Path:
@@ -114,14 +98,12 @@ def _why_unsafe(found: os.stat_result) -> str:
 
 
 def _require_cache(root: Path) -> bool:
-    """Whether the directory has no marker yet, but is empty or a cache of an earlier ctrain. Raises BuildError if it
-    is neither."""
+    """Whether the directory is empty, and so has no marker yet. Raises BuildError if it is neither that nor a cache."""
     entries = _entries(root)
     marker = root / CACHE_MARKER
     if not os.path.lexists(marker):  # after listing: another process may make the cache at this moment
-        stranger = next(_strangers(root), "") if entries else ""
-        if stranger:
-            problem = f"{root} is not a cache of ctrain: it has no {CACHE_MARKER} and is not empty ({stranger})"
+        if entries:
+            problem = f"{root} is not a cache of ctrain: it has no {CACHE_MARKER} and is not empty ({entries[0]})"
             raise BuildError(problem, "Pass --cache with a new or empty directory")
         return True
     with contextlib.suppress(ValueError, AttributeError):  # not written yet: that it is there counts
@@ -135,35 +117,6 @@ def _require_cache(root: Path) -> bool:
 
 def _entries(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name not in _EMPTY)
-
-
-def _strangers(root: Path) -> Iterator[str]:
-    """What keeps a directory from being a cache of an earlier ctrain: what such a cache has not, or must have."""
-    for name in _entries(root):
-        if name not in _EARLIER_DIRECTORIES and not (_is_file(root / name) and re.fullmatch(_EARLIER_FILES["."], name)):
-            yield name
-    if not _is_file(root / "host"):
-        yield "host missing"
-    for directory in _EARLIER_DIRECTORIES:
-        if not _is_directory(root / directory):
-            yield f"{directory} missing or a link"
-            return
-        for path in (root / directory).iterdir():
-            name = path.name
-            if directory == "tmp":
-                is_known = _is_directory(path) and EARLIER_WORK.fullmatch(name)
-            else:
-                is_known = _is_file(path) and re.fullmatch(_EARLIER_FILES[directory], name)
-            if not is_known:
-                yield f"{directory}/{name}"
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 def _mark(root: Path, mode: int) -> None:

@@ -40,14 +40,14 @@ def reserve(
     """
     notified = False
     while True:
-        with cache.lock("space"):
+        with cache.locks.hold("space"):
             others = _reserved(cache)
             if not others:
                 require(cache, needed, what)
             if free(cache) - others >= needed:
                 mine = cache.root / "space" / secrets.token_hex(8)
                 mine.write_text(str(needed), encoding="utf-8")
-                mine.chmod(cache.lock_mode)
+                mine.chmod(cache.locks.mode)
                 file = locks.try_lock(mine, fcntl.LOCK_EX)
                 break
         if not notified:
@@ -87,7 +87,7 @@ def require(cache: Cache, needed: int, what: str) -> None:
 
 def shares_blocks(cache: Cache, path: Path) -> bool:
     """Whether a copy of a file of the cache, in the cache, takes no space and no time."""
-    with cache.work_directory() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
+    with cache.work.create() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
         try:
             fcntl.ioctl(copy, _FICLONE, source.fileno())
         except OSError:

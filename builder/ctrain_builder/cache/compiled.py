@@ -13,7 +13,8 @@ import stat
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.cache.build_cache import Cache, load_record
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_files import load_record
 from ctrain_builder.files import manifest_writer
 from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.files.tree import Tree
@@ -22,10 +23,14 @@ from ctrain_runtime.base.digest import file_digest
 DIRECTORY = "compiled"  # below /mnt
 
 
+def path_of(cache: Cache, recipe: str) -> Path:
+    return cache.root / "compiled" / f"{recipe}.tar"
+
+
 def offer(cache: Cache, recipe: str, mnt_dir: Path) -> None:
     """Put what is kept, unless it is damaged, where %post looks for it."""
-    path = cache.compiled(recipe)
-    with cache.use(path) as is_kept:
+    path = path_of(cache, recipe)
+    with cache.locks.use(path) as is_kept:
         content = load_record(LayerContent, path.with_suffix(".json")) if is_kept else None
         if content is None or file_digest(path) != content.digest:
             return
@@ -49,4 +54,4 @@ def keep(cache: Cache, recipe: str, work: Path, mnt_dir: Path) -> None:
                 member, status = tarfile.TarInfo(str(entry.name.relative_to(DIRECTORY))), os.fstat(file.fileno())
                 member.size, member.mode = status.st_size, status.st_mode & 0o777
                 tar.addfile(member, file)
-    cache.add_layer(made, cache.compiled(recipe), manifest_writer.utc_now())
+    cache.layers.add(made, path_of(cache, recipe), manifest_writer.utc_now())

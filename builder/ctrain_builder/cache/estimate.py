@@ -52,10 +52,10 @@ def steps(cache: Cache, plan: BuildPlan, kept: int) -> tuple[dict[StepName, floa
 
 def _remembered(cache: Cache, plan: BuildPlan, kept: int) -> dict[StepName, float]:
     """What each step took last; {} unless that is known of all."""
-    durations = cache.durations(plan.spec)
+    durations = cache.memory.durations(plan.spec)
     found: dict[StepName, float] = {}
     for due in _due(plan, kept):
-        last = cache.made(plan.spec, due.name) if due.kind == "layer" else None
+        last = cache.memory.layer_build(plan.spec, due.name) if due.kind == "layer" else None
         kind = IMAGE if due.kind == "image" else TESTS
         found[due] = (last.seconds if last else 0) if due.kind == "layer" else durations.get(step(kind, plan, kept), 0)
     return found if all(found.values()) else {}
@@ -76,9 +76,9 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
     missing = present = largest = 0
     for layer in plan.layers:
         try:
-            present += cache.layer(layer.key, layer.definition.is_base).stat().st_size
+            present += cache.layers.path(layer.key, layer.definition.is_base).stat().st_size
         except FileNotFoundError:
-            made = cache.made(plan.spec, layer.name)
+            made = cache.memory.layer_build(plan.spec, layer.name)
             copied = layer.inherited or (layer.offer and layer.offer.content)
             source = (
                 download if layer.base else base_source.local_size(layer.public) if layer.definition.is_base else None

@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 from pathlib import Path
 
-from ctrain_builder.cache.build_cache import BASE_SUFFIX, Cache
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cached_layers import BASE_SUFFIX
 from ctrain_builder.files import locks
 
 _RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
@@ -18,17 +19,29 @@ def evict(cache: Cache, cap: int) -> int:
 
     What any build uses stays. Returns the bytes that are left.
     """
-    with cache.lock("evict"):
-        kept: list[tuple[int, int, Path]] = []
-        for path in large_files(cache):
-            with contextlib.suppress(FileNotFoundError):  # another build has just taken it
-                found = path.stat()
-                kept.append((found.st_mtime_ns, found.st_size, path))
-        total = sum(size for _, size, _ in kept)
-        for _, size, path in sorted(kept):
-            if total > cap and remove(cache, path):
-                total -= size
+    total = _total(_by_use(cache))
+    if total > cap:
+        with cache.locks.hold("evict"):  # two at once would remove more than they must
+            files = _by_use(cache)
+            total = _total(files)
+            for _, size, path in files:
+                if total > cap and remove(cache, path):
+                    total -= size
     return total
+
+
+def _by_use(cache: Cache) -> list[tuple[int, int, Path]]:
+    """When each large file was used last, its size, and its path; the least recently used first."""
+    files: list[tuple[int, int, Path]] = []
+    for path in large_files(cache):
+        with contextlib.suppress(FileNotFoundError):  # another build has just taken it
+            status = path.stat()
+            files.append((status.st_mtime_ns, status.st_size, path))
+    return sorted(files)
+
+
+def _total(files: list[tuple[int, int, Path]]) -> int:
+    return sum(size for _, size, _ in files)
 
 
 def large_files(cache: Cache) -> list[Path]:
@@ -46,7 +59,7 @@ def forget(cache: Cache) -> None:
 
 def remove(cache: Cache, path: Path) -> bool:
     """Remove such a file with its description, unless a build uses it."""
-    maker = locks.try_hold(cache.root / "locks" / path.stem, cache.lock_mode)
+    maker = locks.try_hold(cache.root / "locks" / path.stem, cache.locks.mode)
     if maker is None:
         return False  # a build replaces it: what is there in a moment is not what was there
     with maker:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder.cache import eviction
-from ctrain_builder.cache.build_cache import DIRECTORIES, Cache, LayerBuild, load_record, partition
+from ctrain_builder.cache.build_cache import DIRECTORIES, Cache
+from ctrain_builder.cache.cache_files import load_record
+from ctrain_builder.cache.cached_layers import partition
+from ctrain_builder.cache.memory import LayerBuild
 from ctrain_builder.plan import layer_key
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
@@ -70,7 +73,7 @@ def remove_damaged(cache: Cache, image: Path, layers: Iterable[Layer]) -> list[s
     removed = ["the image"] if eviction.remove(cache, image) else []
     for layer in layers:
         for is_base in (True, False):
-            path, recorded = cache.layer(layer.key, is_base), cache.known_content(layer.key, is_base)
+            path, recorded = cache.layers.path(layer.key, is_base), cache.layers.known_content(layer.key, is_base)
             if recorded and path.is_file() and _digest(path) != recorded.digest and eviction.remove(cache, path):
                 removed.append(f"layer {layer.definition}")
     return removed
@@ -79,7 +82,7 @@ def remove_damaged(cache: Cache, image: Path, layers: Iterable[Layer]) -> list[s
 def _digest(layer: Path) -> str:
     """Of a layer's partition; "" if it has none."""
     try:
-        return file_digest(layer, *partition(layer))
+        return file_digest(layer, *partition(layer, layer.suffix))
     except (ImageUnusable, ValueError):
         return ""
 
@@ -88,7 +91,7 @@ def clear(cache: Cache) -> None:
     """Remove everything that no build uses just now."""
     remove(cache, entries(cache))
     eviction.forget(cache)
-    cache.sweep()
+    cache.work.sweep()
 
 
 def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:

@@ -150,7 +150,7 @@ def execute(args: argparse.Namespace) -> int:
     planned, make = plan_images(args, specs, cache, host, parents, machine, sources)
     before: Optional[dict[str, dict[str, LayerInputs]]] = None
     if args.changed_since:
-        with cache.work_directory() as work:
+        with cache.work.create() as work:
             stems = {spec.file_stem for spec in specs}
             old = history.plans_at(args.changed_since, definitions, stems, parse_build_args(args.build_arg), make, work)
         before = {stem: plan.inputs for stem, plan in old.items()}

@@ -72,7 +72,7 @@ def _prune(args: argparse.Namespace, cache: Cache) -> int:
     due = [entry for entry in upkeep.entries(cache) if not entry.images or entry.used < limit]
     if args.yes and cache.root.exists():
         due = upkeep.remove(cache, due)
-        cache.sweep()
+        cache.work.sweep()
     return _show(args, due, "nothing to remove", _summary(args, due))
 
 

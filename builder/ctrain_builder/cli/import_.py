@@ -178,7 +178,7 @@ def _report(
         if output:
             print(f"written: {_short(output)}")
         for title, some in (("not carried over", lost), ("to know", [one for one in findings if not one.lost])):
-            print("\n".join([f"\n{title}:", *_told(some)] if some else []), end="\n" if some else "")
+            print("\n".join([f"\n{title}:", *_as_lines(some)] if some else []), end="\n" if some else "")
         print("\n" + "\n".join(steps))
     if lost:
         what = f"{pluralize(len(lost), 'line')} of {args.file} not carried over"
@@ -186,7 +186,7 @@ def _report(
     return 0
 
 
-def _told(findings: Sequence[Finding]) -> Iterator[str]:
+def _as_lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Each line once, with all that is to be told of it; the same of several lines in a row is told after the last."""
     lines = [
         (f"  line {line}: {_cut(text)}", tuple(dict.fromkeys(f"    {finding.advice}" for finding in some)))

@@ -103,12 +103,12 @@ def _build(args: argparse.Namespace) -> UserLayer:
     on = image.find((args.on,), stores, platform.machine())
     require_trusted(on, selected.site)  # its programs run here
     cache = open_cache(args.cache)
-    cache.sweep()
-    log = cache.new_log(f"layer-{output.stem}")
+    cache.work.sweep()
+    log = cache.files.new_log(f"layer-{output.stem}")
     progress = ProgressLines(sys.stderr if args.json else sys.stdout)
     step = progress.begin("layer", output.name, log)
     try:
-        with cache.work_directory() as work:
+        with cache.work.create() as work:
             host = settings.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=host.secrets)
             space = workspace.prepare(work, host)

@@ -62,8 +62,8 @@ def _lock(cache: Cache, plan: BuildPlan, mirror: str) -> LockedImage:
     missing = [layer.name for layer in plan.layers if not layer.exists]
     if missing:
         raise ImageTestError(f"layer {missing[0]} of image {plan.spec.title} is no longer in the cache", build)
-    contents = [cache.layer_content(layer.key, layer.definition.is_base) for layer in plan.layers]
-    files = [cache.layer(layer.key, layer.definition.is_base) for layer in plan.layers]
-    with cache.work_directory() as work:
+    contents = [cache.layers.content(layer.key, layer.definition.is_base) for layer in plan.layers]
+    files = [cache.layers.path(layer.key, layer.definition.is_base) for layer in plan.layers]
+    with cache.work.create() as work:
         container = Container(find_engine(), work, lambda: None)
         return lock.make(container, plan, Stack(tuple(files), tuple(contents)), mirror)

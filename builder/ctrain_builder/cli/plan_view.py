@@ -49,11 +49,11 @@ def image_status(
     """`before` are the inputs by definition to compare with; None: those that the cache remembers. `engine`: that of
     this machine, if it has one."""
     spec = plan.spec
-    made = {layer.name: cache.made(spec, layer.name) for layer in plan.layers}
+    made = {layer.name: cache.memory.layer_build(spec, layer.name) for layer in plan.layers}
     recorded = {name: last.inputs for name, last in made.items() if last} if before is None else before
     layers = build_plan.status(plan, recorded.get)
     base = plan.layers[0]
-    built = cache.built(base.key, base.definition.is_base)
+    built = cache.layers.built(base.key, base.definition.is_base)
     if plan.problem:
         return ImagePlanStatus(plan, BuildStatus(UNKNOWN), layers)
     state = CachedImage(cache, spec, flat).state(plan, engine)

@@ -65,7 +65,7 @@ def plan_images(
     wanted = renewals.wanted(specs, cache, args.rebuild, args.base_max_age, sources)
 
     def built(layer: PlannedLayer) -> str:
-        return cache.built(layer.key, layer.definition.is_base)
+        return cache.layers.built(layer.key, layer.definition.is_base)
 
     planned = [build_plan.renew(make(spec), built, wanted) for spec in specs]
     registries.warn(planned)
@@ -112,7 +112,7 @@ class Parents:
 
     def find(self, reference: str) -> Parent:
         if reference not in self._known:
-            self._known[reference] = parent.find(reference, self.stores, self._machine, self._cache.facts)
+            self._known[reference] = parent.find(reference, self.stores, self._machine, self._cache.memory.fact_or)
         return self._known[reference]
 
     def require_trust(self, found: Parent) -> None:
@@ -155,5 +155,5 @@ def _planner(
     own = {build_plan.MIRROR: host.mirror} if host.mirror else {}
     epoch = history.epochs(os.environ)
     return lambda spec: build_plan.plan_image(
-        spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find
+        spec, given, own, arch, cache.layers.has, registries.resolve, epoch, parents.find
     )

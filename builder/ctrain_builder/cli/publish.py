@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:
     spec, path = cached.spec, cached.path
-    with cached.cache.use(path) as is_cached:  # it stays while it is copied
+    with cached.cache.locks.use(path) as is_cached:  # it stays while it is copied
         manifest = _publishable(args, cached) if is_cached else None
         if manifest is None:
             raise ImageTestError(f"image {spec.title} is not built and tested", f"Run: {_command('build', args, spec)}")

@@ -26,7 +26,7 @@ from ctrain_runtime.store.store import Store
 STORE = "store:"
 _SQUASHFS = b"hsqs"
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]+")
-Facts = Callable[[str, Callable[[], dict[str, str]]], dict[str, str]]  # as Cache.facts
+Facts = Callable[[str, Callable[[], dict[str, str]]], dict[str, str]]  # as Cache.memory.fact_or
 
 
 @dataclass(frozen=True)

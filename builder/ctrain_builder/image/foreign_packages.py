@@ -15,7 +15,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError
 from ctrain_runtime.images import foreign
 
-_LOOK = 'python3 -c "import importlib.metadata" 2>/dev/null || exit 0; exec python3 -c "$1"'
+_EXAMINE = 'python3 -c "import importlib.metadata" 2>/dev/null || exit 0; exec python3 -c "$1"'
 _PRINT = "\nimport json\nprint()\nprint(json.dumps(everything()))\n"
 _KINDS = ("deb", "pypi")
 _LICENCE = re.compile(r"[^\w .,+()/-]", re.ASCII)  # what is not in the name of a licence
@@ -28,7 +28,7 @@ def collect(image: Path, engine: Engine, *, as_root: bool) -> dict[str, Any]:
     Raises EngineError if they cannot be learned.
     """
     program = Path(inside.__file__).with_name("packages.py").read_text(encoding="utf-8") + _PRINT
-    argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image), "/bin/sh", "-c", _LOOK, "ctrain"]
+    argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image), "/bin/sh", "-c", _EXAMINE, "ctrain"]
     answer = foreign.last_object(foreign.output([*argv, program]).splitlines())
     try:
         found = config.load(Packages, answer, f"image {image}")

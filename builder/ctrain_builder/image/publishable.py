@@ -55,7 +55,7 @@ def _differences(cache: Cache, plan: BuildPlan) -> str:
     """Why the planned layers are other ones than those that were made last for this image; "" if that is unknown."""
     if plan.problem:
         return plan.problem.message
-    made = {layer.name: cache.made(plan.spec, layer.name) for layer in plan.layers}
+    made = {layer.name: cache.memory.layer_build(plan.spec, layer.name) for layer in plan.layers}
     recorded = {name: last.inputs for name, last in made.items() if last}
     layers = zip(plan.layers, build_plan.status(plan, recorded.get))
     return "; ".join(f"{layer.name}: {reason}" for layer, status in layers for reason in status.why[:_SHOWN_REASONS])

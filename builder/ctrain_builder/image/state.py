@@ -113,7 +113,7 @@ class CachedImage:
     def _kept(self, plan: BuildPlan, manifest: Manifest) -> tuple[int, str]:
         """How many of the lowest layers are the planned ones, and why not all of them are: other ones, built again
         since with another content, or to be built again."""
-        contents = (self.cache.known_content(layer.key, layer.definition.is_base) for layer in plan.layers)
+        contents = (self.cache.layers.known_content(layer.key, layer.definition.is_base) for layer in plan.layers)
         equal = [
             old.key == layer.key and (content is None or old.digest == content.digest)
             for old, layer, content in zip(manifest.layers, plan.layers, contents)
@@ -135,7 +135,7 @@ class CachedImage:
             return False
         base = plan.layers[0]
         built = found.labels.get(BASE_BUILT_LABEL, found.built)  # the image's own time in manifests of earlier versions
-        content = self.cache.known_content(base.key, base.definition.is_base)
+        content = self.cache.layers.known_content(base.key, base.definition.is_base)
         if content and content.digest == found.layers[0].digest:  # built again, with no newer packages
             built = max(built, content.built)
         return built >= max(layer.not_before for layer in plan.layers)

@@ -32,7 +32,7 @@ _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SECCOMP = re.compile(r"seccomp.*not enabled")
 _NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
 # Only what isn't root's yet: chown takes set-id bits (put back here) and file capabilities from all that it touches.
-_TAKE = """\
+_CHANGE_OWNER = """\
 find /mnt/* \\( ! -user 0 -o ! -group 0 \\) -type f -perm /6000 -exec sh -c '
     for file; do mode=$(stat -c %a "$file"); chown 0:0 "$file"; chmod "$mode" "$file"; done' sh {} +
 find /mnt/* \\( ! -user 0 -o ! -group 0 \\) -exec chown -h 0:0 {} +
@@ -197,7 +197,7 @@ class Container:
         if self.root:
             return
         binds = [f"{directory}:/mnt/{number}" for number, directory in enumerate(directories)]
-        argv = [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE]
+        argv = [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _CHANGE_OWNER]
         self.require(argv, log, f"cannot change the owner of the files that a build left in {self.work}")
 
 

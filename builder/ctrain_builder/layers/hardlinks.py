@@ -28,7 +28,7 @@ def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> 
     words = (b"/" + os.fsencode(path) + b"\0" for pair in pairs for path in pair)
     lowerdir.answers(container).write("links", b"".join(words))
     overlays = [*below.overlays, str(container.overlay)]
-    binds = [f"{container.work / 'look'}:/mnt"]
+    binds = [f"{container.work / lowerdir.DIRECTORY}:/mnt"]
     argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
     container.require([*argv, "/bin/sh", "-ec", _LINK], log, "cannot restore hard links")
 

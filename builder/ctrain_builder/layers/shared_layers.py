@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache.build_cache import Cache, partition
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cached_layers import partition
 from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import inherit, pack
 from ctrain_builder.layers.container import Container
@@ -50,7 +51,7 @@ class SharedLayers:
         client = self.client()
 
         def digest(layer: PlannedLayer) -> str:
-            content = cache.known_content(layer.key, layer.definition.is_base)
+            content = cache.layers.known_content(layer.key, layer.definition.is_base)
             return content.digest if content else ""
 
         def find(layer: PlannedLayer, below: Optional[str]) -> Optional[StoredLayer]:
@@ -91,8 +92,8 @@ class SharedLayers:
         client, log = self.client(), cache.log(plan.spec, "upload")
         parents = ["", *(layer.digest for layer in manifest.layers)]
         for planned, parent in zip(plan.layers, parents):
-            path = cache.layer(planned.key, planned.definition.is_base)
-            content = cache.known_content(planned.key, planned.definition.is_base) or LayerContent("", 0)
+            path = cache.layers.path(planned.key, planned.definition.is_base)
+            content = cache.layers.known_content(planned.key, planned.definition.is_base) or LayerContent("", 0)
             if planned.inherited or content.origin == self.target:
                 continue
             if why := self._reason_to_keep(plan, planned, content):
@@ -127,7 +128,7 @@ class SharedLayers:
 
 def _upload(client: RegistryClient, layer: StoredLayer, path: Path, done: Callable[[int], None]) -> str:
     """Bring the partition in a file to a registry."""
-    offset, size = partition(path)
+    offset, size = partition(path, path.suffix)
     with path.open("rb") as file:
 
         def read(count: int, at: int) -> bytes:

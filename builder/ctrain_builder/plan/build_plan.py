@@ -181,9 +181,9 @@ def plan_image(
         )
         parent = "" if problem else layer_key.compute_key(inputs)
         recipe = layer_key.compute_recipe(inputs, recipe)
-        is_there = not problem and exists(parent, definition.is_base)
+        is_cached = not problem and exists(parent, definition.is_base)
         time = epoch([definition.path, *(definition.source_root / copy.source for copy in rendered.files)])
-        planned = PlannedLayer(definition, wanted, listing, inputs, parent, is_there, base, time, recipe=recipe)
+        planned = PlannedLayer(definition, wanted, listing, inputs, parent, is_cached, base, time, recipe=recipe)
         snapshot = locks.snapshot if locks and from_mirror else ""
         layers.append(replace(planned, locked=lock_file.locked_layer(locks, definition.name), snapshot=snapshot))
         parent_name = definition.name
@@ -191,7 +191,7 @@ def plan_image(
 
 
 def _inputs(
-    part: Definition, parent: str, base: str, arch: str, used: Mapping[str, str], listing: Sequence[SourceFile]
+    own: Definition, parent: str, base: str, arch: str, used: Mapping[str, str], listing: Sequence[SourceFile]
 ) -> LayerInputs:
     """What the key of a definition's layer is computed of; `used` are the values of its arguments."""
     return LayerInputs(
@@ -199,7 +199,7 @@ def _inputs(
         base=base,
         arch=arch,
         arguments={name: used[name] for name in sorted(used.keys() - _NEUTRAL.keys())},
-        definition=layer_key.significant_lines(part.text),
+        definition=layer_key.significant_lines(own.text),
         files={str(file.relative): f"{file.mode:o} {file.digest}" for file in listing},
     )
 
@@ -226,8 +226,8 @@ def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str
 def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
     """What the definitions of `spec` copy, but for packaged ones: files and directories below its source_root."""
     values = {**_arguments(spec, given), **_NEUTRAL}
-    own = (part for part in spec.chain if part.source_root == spec.source_root)
-    return {copy.source for part in own for copy in definitions.render(part, values).files}
+    own = (one for one in spec.chain if one.source_root == spec.source_root)
+    return {copy.source for one in own for copy in definitions.render(one, values).files}
 
 
 def _arguments(spec: ImageSpec, given: Mapping[str, str]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class UpstreamChecker:
         """The tags of an image, which `specs` are at each tag of its matrix, and the newer ones; the oldest first."""
         listed = {spec.tag: self._source(spec, spec.tag) for spec in specs}
         first = next(iter(listed.values()))
-        listed_tags = self._ask(first, lambda registry: registry.tags(first.name))
+        listed_tags = self._query(first, lambda registry: registry.tags(first.name))
         found = [self._listed(tag, ref, listed_tags) for tag, ref in listed.items()]
         newest = max(map(_version, listed))
         if listed_tags is None:
@@ -88,7 +88,7 @@ class UpstreamChecker:
         if listed_tags is not None and ref.tag not in listed_tags:
             return TagStatus(tag, str(ref), GONE, self._release(tag, ref), before=self._upstream.remembered(str(ref)))
         before = self._upstream.remembered(str(ref))
-        digest = self._ask(ref, lambda registry: registry.digest(str(ref))) or ""
+        digest = self._query(ref, lambda registry: registry.digest(str(ref))) or ""
         state = MOVED if before and digest and before.digest != digest else LISTED
         return TagStatus(tag, str(ref), state, self._release(tag, ref), digest, before)
 
@@ -97,7 +97,7 @@ class UpstreamChecker:
         known = self._table.releases.get(tag, Release()) if _NVIDIA.fullmatch(ref.name) else Release()
         if _in_table(ref) and tag in self._table.releases:
             return known
-        config = self._ask(ref, lambda registry: registry.config(str(ref), self._arch))
+        config = self._query(ref, lambda registry: registry.config(str(ref), self._arch))
         variables = (config or {}).get("Env")
         return ngc.of_image(map(str, variables)) if isinstance(variables, list) else known.shared
 
@@ -112,7 +112,7 @@ class UpstreamChecker:
         pattern = re.compile(re.escape(self._source(spec, _ANY).tag).replace(re.escape(_ANY), r"(\d+(?:\.\d+)*)"))
         return [match[1] for tag in tags if pattern.groups and (match := pattern.fullmatch(tag))]
 
-    def _ask(self, ref: Reference, question: Callable[[RegistryClient], T]) -> Optional[T]:
+    def _query(self, ref: Reference, question: Callable[[RegistryClient], T]) -> Optional[T]:
         """The answer of a registry, or None; one that can't be reached is asked once."""
         if self._registry is None or ref.host in self._unreachable:
             return None

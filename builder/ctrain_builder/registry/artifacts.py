@@ -230,12 +230,12 @@ class _Upload:
 
     def resume(self) -> None:
         """Go on with what was begun, where the registry knows of it, or else begin."""
-        answer = self._ask(self._url, GET) if self._url else None
+        answer = self._request(self._url, GET) if self._url else None
         has = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("Range", "")) if answer else None
         if answer and has and answer.status == 204:
             self._goes_on(answer, int(has[1]) + 1 if int(has[1]) else 0)  # 0-0 is what registries say of nothing
             return
-        answer = self._ask(f"{self._ref.api}/blobs/uploads/", Request("POST"))
+        answer = self._request(f"{self._ref.api}/blobs/uploads/", Request("POST"))
         if answer.status != 202:
             raise self._client.refusal(answer, self._ref, PUSH)
         self._goes_on(answer, 0)
@@ -245,7 +245,7 @@ class _Upload:
         end = self.at + len(chunk)
         call = Request("PATCH", chunk, len(chunk) / _SLOWEST)
         with _undisturbed():
-            answer = self._ask(self._url, call, **{"Content-Range": f"{self.at}-{end - 1}"})
+            answer = self._request(self._url, call, **{"Content-Range": f"{self.at}-{end - 1}"})
             if answer.status in (401, 403):
                 raise self._client.refusal(answer, self._ref, PUSH)
             if answer.status != 202:
@@ -256,7 +256,7 @@ class _Upload:
     def finish(self, digest: str, size: int, body: bytes = b"") -> None:
         """`body` is the rest. From now on the registry has it."""
         url = f"{self._url}{'&' if '?' in self._url else '?'}digest={quote(digest)}"
-        answer = self._ask(url, Request("PUT", body, len(body) / _SLOWEST + size / _CHECKED))
+        answer = self._request(url, Request("PUT", body, len(body) / _SLOWEST + size / _CHECKED))
         if self._note:
             self._note.unlink()
         if answer.status != 201 and not _has_blob(self._client, self._ref, digest, size):
@@ -268,7 +268,7 @@ class _Upload:
         if self._note:
             atomic.write_text(self._note, self._url, 0o600)
 
-    def _ask(self, url: str, call: Request, **headers: str) -> Response:
+    def _request(self, url: str, call: Request, **headers: str) -> Response:
         kind = {"Content-Type": "application/octet-stream"} if call.body else {}
         return self._client.ask(url, self._ref, {**kind, **headers}, call, PUSH)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store.manifest import version_of
 from ctrain_runtime.store.store import QUARANTINE, RETIRED, WITHDRAWN, Store, is_gone, list_directory
 
@@ -90,3 +92,10 @@ def file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def check_names(store: Store, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UsageError for a name of no image."""
+    for name in sorted({*names} - {*known}):
+        hint = f"{suggest(name, known)} Available: {', '.join(sorted(known)) or 'none'}".strip()
+        raise UsageError(f"store {store.root} has no image {name!r}", hint)

@@ -20,7 +20,7 @@ from ctrain_builder.files import atomic
 from ctrain_builder.files.manifest_writer import utc
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
-from ctrain_builder.store.inventory import StoredVersion, stored_versions
+from ctrain_builder.store.inventory import StoredVersion, check_names, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.store import lease
@@ -66,8 +66,12 @@ def named_versions(store: Store, references: Sequence[str]) -> list[PublishedIma
     return found
 
 
-def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
-    """The versions (NAME:VERSION) that are to be retired. Raises ImageNotFound, and StoreError for one in a channel."""
+def retirable(store: Store, references: Sequence[str], keep: Optional[int] = None) -> list[PublishedImage]:
+    """The versions (NAME:VERSION) that are to be retired; with `keep`, the surplus of the images of these names. Raises
+    ImageNotFound, UsageError, and StoreError for one in a channel."""
+    if keep is not None:
+        check_names(store, references, {image.manifest.name for image in store.images()})
+        return surplus(store, references, keep, time.time())
     found = named_versions(store, references)
     for image in found:
         if image.channels:
@@ -97,9 +101,11 @@ def older(images: Iterable[PublishedImage], newest: int) -> list[PublishedImage]
     return [image for line in lines.values() for image in line[: max(0, len(line) - newest)]]
 
 
-def retire(writer: LockedStore, references: Sequence[str], why: str = "") -> list[PublishedImage]:
-    """Take versions out of the store's list."""
-    found = retirable(writer.store, references)
+def retire(
+    writer: LockedStore, references: Sequence[str], why: str = "", keep: Optional[int] = None
+) -> list[PublishedImage]:
+    """Take what is `retirable` out of the store's list."""
+    found = retirable(writer.store, references, keep)
     for image in found:
         writer.log(log.RETIRE, image.manifest.name, image.manifest.version, digest=image.manifest.digest, why=why)
         retire_image(writer, image)

@@ -183,7 +183,7 @@ def commit_copy(
             if not known and not copied:
                 raise StoreError(f"{wanted.name} was retired while it was published", "Run the command again")
             published = known or (
-                _take_number(writer, copied[0], numbered, signature, adopted_from) if copied else None
+                _next_number(writer, copied[0], numbered, signature, adopted_from) if copied else None
             )
             if published and verdict and verdict.digest == published.manifest.digest:
                 scan.keep(writer, published, verdict)
@@ -215,7 +215,7 @@ def _promote(writer: LockedStore, channel: str, published: PublishedImage) -> No
         raise GateNotPassed(f"published, but channel {channel} stays: {error.message}", hint) from error
 
 
-def _take_number(
+def _next_number(
     writer: LockedStore,
     file: Path,
     manifest: Manifest,

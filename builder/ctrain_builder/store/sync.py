@@ -22,6 +22,7 @@ from ctrain_runtime.errors import (
     ImageTestError,
     ImageUnusable,
     StoreError,
+    UsageError,
 )
 from ctrain_runtime.store import policy
 from ctrain_runtime.store.manifest import Manifest
@@ -40,33 +41,66 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Request:
+    """`images`: NAME, NAME:VERSION or NAME:CHANNEL (then no other channel moves), () for all. `reason`: why what is not
+    to be passed on is passed on."""
+
+    images: Sequence[str] = ()
+    channels: bool = False
+    dry_run: bool = False
+    reason: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """`retired` were retired where they should go; `left_out` tells what can't be read, or is not ours."""
 
-    copies: tuple[Manifest, ...]
-    present: tuple[Manifest, ...]
-    retired: tuple[Manifest, ...]
-    moves: tuple[Move, ...]
-    left_out: tuple[CtrainError, ...]
+    copies: tuple[Manifest, ...] = ()
+    present: tuple[Manifest, ...] = ()
+    retired: tuple[Manifest, ...] = ()
+    moves: tuple[Move, ...] = ()
+    left_out: tuple[CtrainError, ...] = ()
 
 
-def plan(
-    source: Source, target: Target, wanted: Sequence[str], with_channels: bool, *, redistribute: bool = False
-) -> Plan:
-    """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL (then no other channel moves).
+def run(source: Source, target: Target, wanted: Request, say: Say, copying: Copying) -> Plan:
+    """Copy what is wanted, or only tell what would be; what of the plan was done. Raises as `_plan`, and UsageError."""
+    try:
+        if wanted.reason is not None:
+            _check_reason(wanted.reason, source)
+        plan, failed = _plan(source, target, wanted), list[CtrainError]()
+        for left_out in plan.left_out:
+            say(f"ctrain: left out: {left_out}")
+        if not wanted.dry_run:
+            plan, failed = _carry_out(plan, source, target, wanted.reason, say, copying)
+    except BaseException:
+        if isinstance(target, ArchiveTarget):
+            target.discard()
+        raise
+    for problem in failed:
+        say(f"ctrain: {problem}")
+    return replace(plan, left_out=(*plan.left_out, *failed))
 
-    `redistribute`: also to a registry what is not to be passed on.
-    Raises ImageNotFound; StoreError when a version is there with another digest; ConfigError for a policy.
-    """
-    if with_channels and isinstance(target, StoreEndpoint):
+
+def _check_reason(reason: str, source: Source) -> None:
+    """Raises UsageError."""
+    if not reason.strip():
+        raise UsageError("--redistribute must not be empty", "The log of SRC keeps this reason")
+    if not isinstance(source, StoreEndpoint):
+        raise UsageError(f"--redistribute is kept in the log of SRC, and {source} has none", "Copy from a store")
+
+
+def _plan(source: Source, target: Target, wanted: Request) -> Plan:
+    """Raises ImageNotFound; StoreError for a version that `target` has with another digest; ConfigError for a
+    policy."""
+    if wanted.channels and isinstance(target, StoreEndpoint):
         policy.load(target.root)  # one that cannot be read lets nothing pass: before anything is copied
-    versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
-    chosen = _choose(versions, wanted, source, left_out)
+    versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted.images})
+    chosen = _choose(versions, wanted.images, source, left_out)
     untested = [one.manifest for one in chosen if not (one.manifest.tested or one.manifest.adopted)]
     left_out += [_untested(manifest, source) for manifest in untested]
     chosen = [one for one in chosen if one.manifest not in untested]
     held = target.held([one.manifest for one in chosen])
-    if target.passes_on and not redistribute:
+    if target.passes_on and wanted.reason is None:
         kept = [has is None and reason_to_keep(one.manifest) for one, has in zip(chosen, held)]
         left_out += [_kept(one.manifest, why, target) for one, why in zip(chosen, kept) if why]
         chosen, held = _of(chosen, held, [not why for why in kept])
@@ -77,7 +111,7 @@ def plan(
         needs_copy(has, manifest, target)
     moves: list[Move] = []
     for one, has in zip(chosen, held):
-        for channel in one.channels if with_channels and (has is None or has.offered) else ():
+        for channel in one.channels if wanted.channels and (has is None or has.offered) else ():
             before = target.pointed(one.manifest.name, channel)
             if before != one.manifest.version:
                 moves.append(Move(one.manifest, channel, before))
@@ -109,7 +143,7 @@ def _kept(manifest: Manifest, why: str, target: Target) -> StoreError:
     return StoreError(f"{manifest.reference} is not passed on to {target}: {why}", hint)
 
 
-def carry_out(
+def _carry_out(
     plan: Plan, source: Source, target: Target, reason: Optional[str], say: Say, copying: Copying
 ) -> tuple[Plan, list[CtrainError]]:
     """What of a plan was done, and why the rest was not: a version may be bad, and both ends change while versions are

@@ -36,11 +36,11 @@ class Questions:
     script: Callable[[int], str]
 
 
-def _ask_nobody(*_: object) -> Any:
+def _not_remembered(*_: object) -> Any:
     raise NotRemembered
 
 
-_REMEMBERED = Questions(_ask_nobody, _ask_nobody)
+_REMEMBERED = Questions(_not_remembered, _not_remembered)
 
 
 def planned(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> list[ImageTest]:
@@ -51,7 +51,7 @@ def planned(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Qu
 
 def base_facts(cache: Cache, digest: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The facts of the base with this digest, which are asked once."""
-    return cache.facts(reuse.fingerprint("base", [digest], reuse.programs(tests.UNCHANGED)), ask)
+    return cache.memory.fact_or(reuse.fingerprint("base", [digest], reuse.programs(tests.UNCHANGED)), ask)
 
 
 def _inherited(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _inherited(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions:
 def _script(cache: Cache, digests: Sequence[str], questions: Questions) -> str:
     """The %test that an image of these layers has."""
     known = reuse.fingerprint("script", list(digests))
-    return str(cache.facts(known, lambda: {"script": questions.script(len(digests))})["script"])
+    return str(cache.memory.fact_or(known, lambda: {"script": questions.script(len(digests))})["script"])
 
 
 def fingerprint(check: ImageTest) -> str:

@@ -141,7 +141,7 @@ def _is_private(cache: Cache, container: Container, stack: Stack, number: int) -
         existing = container.output([*argv, "/bin/sh", "-c", _EXISTING, "sh", *names]).splitlines()
         return {"private": existing == [name for name in names if not name.startswith("/opt/")]}
 
-    return bool(cache.facts(fingerprint("private", stack.digests(number), names), compare)["private"])
+    return bool(cache.memory.fact_or(fingerprint("private", stack.digests(number), names), compare)["private"])
 
 
 @functools.lru_cache

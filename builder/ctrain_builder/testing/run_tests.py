@@ -70,7 +70,7 @@ class Tester:
             return self._run_one(image, check, logs[check.name], marks.get(check.name, ""), tick)
 
         done = side_by_side.run(due, at_once, test, self.progress.tick)
-        self.cache.remember_durations(
+        self.cache.memory.keep_durations(
             self.plan.spec, {f"test {name}": float(result.seconds) for name, result in done.items() if result.passed}
         )
         results.update(done)
@@ -81,14 +81,14 @@ class Tester:
 
     def _run_one(self, image: Path, check: ImageTest, log: Path, mark: str, tick: side_by_side.Tick) -> RecordedTest:
         """Run a test; that it has passed is remembered under `mark` ("": it is not reusable)."""
-        expected = self.cache.durations(self.plan.spec).get(f"test {check.name}")
+        expected = self.cache.memory.durations(self.plan.spec).get(f"test {check.name}")
         step = self.progress.begin("test", check.name, log, expected)
         if mark:  # if this one fails, that it has passed before says nothing
-            self.cache.forget_fact(mark)
+            self.cache.memory.forget_fact(mark)
         found = tests.run(replace(self.container, tick=tick), image, check, log)
         result = planned_tests.identified(found, check, self.container.engine)
         if result.passed and mark:
-            self.cache.remember_fact(mark, asdict(result))
+            self.cache.memory.keep_fact(mark, asdict(result))
         step.end(result.outcome)
         return result
 
@@ -110,7 +110,7 @@ class Tester:
         for name in marks.keys() - found.keys():
             mark = marks[name]
             with contextlib.suppress(ConfigError):  # of another version or damaged: the test runs again
-                result = config.load(RecordedTest, self.cache.fact(mark) or {}, mark)
+                result = config.load(RecordedTest, self.cache.memory.fact(mark) or {}, mark)
                 if result.passed:
                     found[name] = replace(result, name=name)
         return found

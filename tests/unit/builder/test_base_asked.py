@@ -41,9 +41,9 @@ def build(project: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, which: W
 
     def make(_: Builder, _plan: object, part: PlannedLayer, below: list[Path], target: Path, _used: object) -> None:
         assert not below or which is WhichTests.LATER or asked.wait(60)
-        with cache.work_directory() as work:
+        with cache.work.create() as work:
             (work / "made").write_bytes(sif(data=b"base") if part.definition.is_base else b"upper")
-            cache.add_layer(work / "made", target, "2026-11-24T00:00:00Z")
+            cache.layers.add(work / "made", target, "2026-11-24T00:00:00Z")
 
     def stop(*_: object) -> None:
         raise Made
@@ -60,7 +60,7 @@ def build(project: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, which: W
     with pytest.raises(Made):
         builder.build(plan)
     assert asked.is_set() == (which is not WhichTests.LATER)
-    return cache.layer_content(plan.keys[0], True).digest
+    return cache.layers.content(plan.keys[0], True).digest
 
 
 def nobody() -> dict[str, str]:

@@ -235,7 +235,7 @@ def test_an_image_on_an_old_base_is_planned_although_it_is_published(
     base = Layer("base", image["layers"][0]["key"], 8, new)
     _publish(tmp_path / "store", dataclasses.replace(again, layers=(base, upper)))
     cache = open_cache(tmp_path / "cache")
-    cache.add_layer(made, cache.layer(base.key, is_base=True), days_ago(2))
+    cache.layers.add(made, cache.layers.path(base.key, is_base=True), days_ago(2))
     assert is_left("--base-max-age", "30"), "the published one has other packages"
     _publish(tmp_path / "store", again)
     assert not is_left("--base-max-age", "30")
@@ -338,7 +338,7 @@ def test_layers_to_build_again_are_planned_with_the_reason(
     for layer, is_base in zip(image["layers"], (True, False)):
         made = cache.root / "tmp/made"
         made.write_bytes(sif())
-        cache.add_layer(made, cache.layer(layer["key"], is_base), manifest_writer.utc(time.time() - 40 * 86400))
+        cache.layers.add(made, cache.layers.path(layer["key"], is_base), manifest_writer.utc(time.time() - 40 * 86400))
 
     def rows(*options: str) -> list[str]:
         assert ctrain("build", "small", "--plan", *options) == 0
@@ -419,7 +419,7 @@ def test_what_another_member_of_the_group_has_downloaded_is_built_again(
     for layer, is_base in zip(image["layers"], (True, False)):
         made = cache.root / "tmp/made"
         made.write_bytes(sif())
-        cache.add_layer(made, cache.layer(layer["key"], is_base), "2026-11-24T00:00:00Z", "oras://r:1/theirs")
+        cache.layers.add(made, cache.layers.path(layer["key"], is_base), "2026-11-24T00:00:00Z", "oras://r:1/theirs")
     monkeypatch.setattr(SharedLayers, "with_offers", lambda _self, plan, *_: plan)
 
     def states(*options: str) -> list[tuple[str, str]]:
@@ -428,7 +428,7 @@ def test_what_another_member_of_the_group_has_downloaded_is_built_again(
         return [(layer["state"], " ".join(layer["why"])) for layer in image["layers"]]
 
     assert states() == [("ok", "")] * 2, "one's own"
-    give_away(cache.layer(image["layers"][1]["key"], False), 4712)
+    give_away(cache.layers.path(image["layers"][1]["key"], False), 4712)
     assert states() == [("ok", ""), ("stale", "downloaded by user 4712 from oras://r:1/theirs")]
     assert states("--cache-from", "oras://r:1/theirs") == [("ok", "")] * 2
 

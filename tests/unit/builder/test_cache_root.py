@@ -140,11 +140,11 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
 def test_users_of_a_group_share_a_cache(shared: Path) -> None:
     def build() -> bool:
         cache = open_cache(shared)
-        with cache.work_directory() as work, cache.lock("layer"), cache_space.reserve(cache, 1, "x"):
+        with cache.work.create() as work, cache.locks.hold("layer"), cache_space.reserve(cache, 1, "x"):
             (work / "made").write_bytes(b"layer")
-            cache.add_layer(work / "made", cache.layer("key", False), "")
-        cache.new_log("x")
-        cache.remember_fact("f", {"a": 1})
+            cache.layers.add(work / "made", cache.layers.path("key", False), "")
+        cache.files.new_log("x")
+        cache.memory.keep_fact("f", {"a": 1})
         tempfile.mkdtemp(prefix="ctrain-build-", dir=shared / "tmp")  # as a killed build leaves it
         (shared / "space/d73319ac0006390b").write_text("5")
         (shared / "space/d73319ac0006390b").chmod(0o664)
@@ -152,16 +152,16 @@ def test_users_of_a_group_share_a_cache(shared: Path) -> None:
 
     def use() -> bool:
         cache = open_cache(shared)
-        left = cache.sweep()
-        with cache.use(cache.layer("key", False)) as there, cache_space.reserve(cache, 1, "x"):
-            found = there and cache.layer_content("key", False).size == 5 and cache.fact("f") == {"a": 1}
-        cache.new_log("x").write_text("mine")
-        cache.remember_fact("f", {"a": 2})
-        return found and left == [] and eviction.evict(cache, 0) == 0 and not cache.layer("key", False).exists()
+        left = cache.work.sweep()
+        with cache.locks.use(cache.layers.path("key", False)) as there, cache_space.reserve(cache, 1, "x"):
+            found = there and cache.layers.content("key", False).size == 5 and cache.memory.fact("f") == {"a": 1}
+        cache.files.new_log("x").write_text("mine")
+        cache.memory.keep_fact("f", {"a": 2})
+        return found and left == [] and eviction.evict(cache, 0) == 0 and not cache.layers.path("key", False).exists()
 
     assert as_user(12345, build) == 0
     assert as_user(12346, use) == 0
-    assert as_user(12345, lambda: open_cache(shared).fact("f") == {"a": 2}) == 0
+    assert as_user(12345, lambda: open_cache(shared).memory.fact("f") == {"a": 2}) == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes another user")
@@ -191,4 +191,4 @@ def test_the_place_that_nobody_has_chosen_is_never_shared(tmp_path: Path, monkey
     other = tmp_path / "chosen"
     other.mkdir()
     other.chmod(0o2770)
-    assert open_cache(other).is_shared
+    assert open_cache(other).locks.is_shared

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.cache.build_cache import Cache, LayerBuild
+from ctrain_builder.cache import compiled
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.cache.memory import LayerBuild
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.files import manifest_writer
@@ -29,11 +31,11 @@ def cache(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest])
     )
     spec = image_spec.find_spec(project / "definitions", "small")
     upper = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
-    cache.remember(spec, "upper", LayerBuild(upper.inputs, 5))
+    cache.memory.keep_layer_build(spec, "upper", LayerBuild(upper.inputs, 5))
     (cache.root / "inputs/broken.json").write_text("[")
     for name in ("images/small_1.0-s.sif", "layers/k0.sif", "layers/k1.sqsh", "layers/old.sqsh"):
         (cache.root / name).write_bytes(bytes(1000))
-    cache.layer(upper.key, False).write_bytes(bytes(1000))
+    cache.layers.path(upper.key, False).write_bytes(bytes(1000))
     (cache.root / "layers/old.json").write_text("{}")
     return cache
 
@@ -73,9 +75,9 @@ def test_what_was_compiled_is_needed_by_the_image_that_was_built_so(
 ) -> None:
     spec = image_spec.find_spec(project / "definitions", "small")
     upper = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
-    cache.remember(spec, "upper", LayerBuild(upper.inputs, 5, recipe=upper.recipe))
+    cache.memory.keep_layer_build(spec, "upper", LayerBuild(upper.inputs, 5, recipe=upper.recipe))
     for recipe in (upper.recipe, "old"):
-        cache.compiled(recipe).write_bytes(bytes(1000))
+        compiled.path_of(cache, recipe).write_bytes(bytes(1000))
     rows = [entry for entry in entries(ctrain("list", "--json")) if entry[0] == "compiled"]
     assert rows == [("compiled", "old", []), ("compiled", "upper", ["small_1.0-s"])]
     assert ctrain("prune", "--yes").splitlines()[-1] == "removed 2 files (2.0 kB)"

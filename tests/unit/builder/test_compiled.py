@@ -64,7 +64,7 @@ class Builds:
 
     @property
     def file(self) -> Path:
-        return self.cache.compiled(RECIPE)
+        return compiled.path_of(self.cache, RECIPE)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_nothing_is_put_anywhere_else(builds: Builds, tmp_path: Path) -> None:
             member.name = name
             with file.open("rb") as content:
                 tar.addfile(member, content)
-    builds.cache.add_layer(made, builds.file, "")
+    builds.cache.layers.add(made, builds.file, "")
     assert [*builds.start()] == ["absolute"]
     assert not (tmp_path / "up").exists() and not (tmp_path.parent / "up").exists()
 
@@ -166,11 +166,11 @@ def test_a_build_without_the_directory(builds: Builds) -> None:
 
 def test_it_is_evicted_as_layers_are(builds: Builds) -> None:
     builds.keep(**{WHEEL: "one"})
-    below = builds.cache.layer("k", False)
+    below = builds.cache.layers.path("k", False)
     below.write_bytes(bytes(10))
     os.utime(below, (2, 2))
     os.utime(builds.file, (1, 1))
-    with builds.cache.use(builds.file):
+    with builds.cache.locks.use(builds.file):
         os.utime(builds.file, (1, 1))
         assert eviction.evict(builds.cache, 0) == builds.file.stat().st_size, "a build reads it"
     assert eviction.evict(builds.cache, 0) == 0
@@ -204,7 +204,7 @@ class Making:
         self.passes: Callable[[], dict[Any, Any]] = dict
         self.make_plan()
         for part in self.plan.layers:
-            path = cache.layer(part.key, part.definition.is_base)
+            path = cache.layers.path(part.key, part.definition.is_base)
             path.touch()
             path.with_suffix(".json").write_text('{"digest": "sha256:1", "size": 0, "built": "2026-11-24T00:00:00Z"}')
         monkeypatch.setattr(layer, "make", self._make)
@@ -223,7 +223,7 @@ class Making:
         return container.work / "made"
 
     def record_below(self, **facts: object) -> None:
-        base = self.cache.layer(self.plan.keys[0], True).with_suffix(".json")
+        base = self.cache.layers.path(self.plan.keys[0], True).with_suffix(".json")
         base.write_text(json.dumps({**json.loads(base.read_text()), **facts}))
 
     def build(self, not_before: str = "") -> list[str]:
@@ -234,7 +234,7 @@ class Making:
         part = replace(self.plan.layers[self.number], not_before=not_before)
         if self.number == len(self.plan.layers) - 1:
             self.plan = replace(self.plan, layers=(*self.plan.layers[:-1], part))
-        below = [self.cache.layer(part.key, part.definition.is_base) for part in self.plan.layers[: self.number]]
+        below = [self.cache.layers.path(part.key, part.definition.is_base) for part in self.plan.layers[: self.number]]
         builder, target = Builder(self.cache, Engine("apptainer", "/nowhere", "1.4.5"), host, progress), below[0]
         with ExitStack() as used:
             builder._make_layer(self.plan, part, below, target.with_name("new.sqsh"), used)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cache import cache_space, estimate
-from ctrain_builder.cache.build_cache import Cache, LayerBuild
+from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.cache.memory import LayerBuild
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.plan import build_plan
@@ -31,10 +32,10 @@ def planned(project: Path) -> BuildPlan:
 
 def test_the_time_is_that_of_the_last_build_with_the_same_lowest_change(cache: Cache, planned: BuildPlan) -> None:
     assert estimate.seconds(cache, planned, 1) is None
-    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
-    cache.remember_durations(planned.spec, {"image above base": 30, "tests above base": 120})
+    cache.memory.keep_layer_build(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
+    cache.memory.keep_durations(planned.spec, {"image above base": 30, "tests above base": 120})
     assert estimate.seconds(cache, planned, 1) is None, "a change of the base says nothing of one above it"
-    cache.remember_durations(planned.spec, {"image above upper": 2, "tests above upper": 4, "test imports": 9})
+    cache.memory.keep_durations(planned.spec, {"image above upper": 2, "tests above upper": 4, "test imports": 9})
     assert estimate.seconds(cache, planned, 1) == 14
     assert estimate.seconds(cache, planned, 0) == 158
 
@@ -49,8 +50,8 @@ def test_a_first_build_takes_what_is_typical_of_its_layers(
     assert steps[StepName("layer", "upper")] == 40.0 and "2 cores" in basis
     assert estimate.seconds(cache, planned, 0) is None, "a plan tells only what was seen here"
     assert estimate.steps(cache, planned, 1) == ({}, ""), "which tests are due after a change is another matter"
-    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
-    cache.remember_durations(planned.spec, {"image above base": 30, "tests above base": 120})
+    cache.memory.keep_layer_build(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
+    cache.memory.keep_durations(planned.spec, {"image above base": 30, "tests above base": 120})
     steps, basis = estimate.steps(cache, planned, 0)
     assert (list(steps.values()), basis) == ([8, 30, 120], "as the last builds took it")
 
@@ -65,18 +66,18 @@ def test_where_only_tests_are_missing(cache: Cache, planned: BuildPlan) -> None:
     whole = dataclasses.replace(
         planned, layers=tuple(dataclasses.replace(part, exists=True) for part in planned.layers)
     )
-    cache.remember_durations(planned.spec, {"tests": 3})
+    cache.memory.keep_durations(planned.spec, {"tests": 3})
     assert estimate.seconds(cache, whole, 2) == 3
 
 
 def test_space_is_that_of_the_largest_moment(cache: Cache, planned: BuildPlan) -> None:
-    base = cache.layer(planned.layers[0].key, True)
+    base = cache.layers.path(planned.layers[0].key, True)
     base.write_bytes(bytes(1000))
-    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 500))
+    cache.memory.keep_layer_build(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 500))
     assert estimate.space(cache, planned, flat=False) == (500 + 1500, 0)  # while the layer is built, there is no image
     assert estimate.space(cache, planned, flat=True) == (500 + 1500, 1500)
     base.unlink()
-    cache.remember(planned.spec, "base", LayerBuild(planned.layers[0].inputs, 4000))
+    cache.memory.keep_layer_build(planned.spec, "base", LayerBuild(planned.layers[0].inputs, 4000))
     assert estimate.space(cache, planned, flat=False) == (9000, 4500 + 3 * 4000 - 9000)
 
 
@@ -99,7 +100,7 @@ def test_the_size_of_files_that_a_base_starts_from_is_known(
 
     def space() -> int:
         plan = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, is_base: not is_base, lambda _: "")
-        cache.layer(plan.layers[1].key, False).write_bytes(b"")
+        cache.layers.path(plan.layers[1].key, False).write_bytes(b"")
         return sum(estimate.space(cache, plan, flat=False))
 
     assert space() == 8000, "the layer, and its files, which take three times as much"
@@ -109,7 +110,7 @@ def test_the_size_of_files_that_a_base_starts_from_is_known(
 
 
 def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = cache.layer("key", True)
+    base = cache.layers.path("key", True)
     base.write_bytes(b"")
     os.truncate(base, 4_100_000_000)
     monkeypatch.setattr(cache_space, "shares_blocks", lambda *_: False)
@@ -132,9 +133,9 @@ def test_what_a_registry_offers_has_its_size_and_takes_no_time_to_build(cache: C
     plan = dataclasses.replace(
         planned, layers=(base, dataclasses.replace(upper, exists=False, offer=offer, downloads=True))
     )
-    cache.layer(base.key, True).write_bytes(bytes(1000))
-    cache.remember(plan.spec, "upper", LayerBuild(upper.inputs, 500, 8))
+    cache.layers.path(base.key, True).write_bytes(bytes(1000))
+    cache.memory.keep_layer_build(plan.spec, "upper", LayerBuild(upper.inputs, 500, 8))
     # At most: it may have to be built after all.
     assert estimate.space(cache, plan, flat=False) == (700 + 1700, 400)
-    cache.remember_durations(plan.spec, {"image above upper": 2, "tests above upper": 4})
+    cache.memory.keep_durations(plan.spec, {"image above upper": 2, "tests above upper": 4})
     assert estimate.seconds(cache, plan, 1) == 6

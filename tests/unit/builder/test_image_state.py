@@ -63,7 +63,7 @@ class Bench:
         for part in plan.layers:
             if part.renewal:
                 self.rebuild(part)
-        paths = tuple(self.cache.layer(part.key, part.definition.is_base) for part in plan.layers)
+        paths = tuple(self.cache.layers.path(part.key, part.definition.is_base) for part in plan.layers)
         digests = (hashlib.sha256(part.name.encode()).hexdigest() for part in plan.layers)
         return Stack(paths, tuple(LayerContent(f"sha256:{digest}", 1) for digest in digests))
 
@@ -86,10 +86,10 @@ class Bench:
 
     def rebuild(self, part: PlannedLayer, **content: str) -> None:
         """Record that a layer was built again, for another image."""
-        known = self.cache.known_content(part.key, part.definition.is_base)
+        known = self.cache.layers.known_content(part.key, part.definition.is_base)
         assert known
-        path = self.cache.layer(part.key, part.definition.is_base).with_suffix(".json")
-        self.cache.write(path, asdict(replace(known, built=AGAIN, **content)))
+        path = self.cache.layers.path(part.key, part.definition.is_base).with_suffix(".json")
+        self.cache.files.write(path, asdict(replace(known, built=AGAIN, **content)))
 
     def verb(self, verb: str, *options: str) -> str:
         """What a verb did, or that it refused, with its exit code."""
@@ -132,14 +132,14 @@ def _altered(bench: Bench) -> None:
 
 
 def _base_evicted(bench: Bench) -> None:
-    base = bench.cache.layer(bench.plan.layers[0].key, True)
+    base = bench.cache.layers.path(bench.plan.layers[0].key, True)
     base.unlink()
     base.with_suffix(".json").unlink()
 
 
 def _evicted(bench: Bench) -> None:
     for part in bench.plan.layers:
-        path = bench.cache.layer(part.key, part.definition.is_base)
+        path = bench.cache.layers.path(part.key, part.definition.is_base)
         path.unlink()
         path.with_suffix(".json").unlink()
 
@@ -303,10 +303,10 @@ def _renewed_plan(bench: Bench) -> BuildPlan:
     """The plan as verbs make it: with the layers that are to be built again."""
 
     def built(part: PlannedLayer) -> str:
-        return bench.cache.built(part.key, part.definition.is_base)
+        return bench.cache.layers.built(part.key, part.definition.is_base)
 
     there = [
-        replace(part, exists=bench.cache.has_layer(part.key, part.definition.is_base)) for part in bench.plan.layers
+        replace(part, exists=bench.cache.layers.has(part.key, part.definition.is_base)) for part in bench.plan.layers
     ]
     return build_plan.renew(replace(bench.plan, layers=tuple(there)), built, lambda _: ("", ""))
 

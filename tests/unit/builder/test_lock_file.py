@@ -184,7 +184,7 @@ def test_who_locks_what_is_not_there_is_told_so(
     ):
         assert built("upstream", "--lock", *argv) == code
         assert problem in capsys.readouterr().err
-    open_cache(tmp_path / "cache").layer(keys(project)[1], False).unlink()
+    open_cache(tmp_path / "cache").layers.path(keys(project)[1], False).unlink()
     assert built("upstream", "--lock", "small") == 78
     assert "layer upper of image small 1.0 is no longer in the cache" in capsys.readouterr().err
 
@@ -193,8 +193,8 @@ def test_a_layer_that_was_built_again_is_compared(built: Callable[..., int], pro
     assert built  # the cache has its layers
     cache = open_cache(tmp_path / "cache")
     plan = built_image.plan(project / "definitions")
-    contents = tuple(cache.layer_content(part.key, part.definition.is_base) for part in plan.layers)
-    paths = tuple(cache.layer(part.key, part.definition.is_base) for part in plan.layers)
+    contents = tuple(cache.layers.content(part.key, part.definition.is_base) for part in plan.layers)
+    paths = tuple(cache.layers.path(part.key, part.definition.is_base) for part in plan.layers)
     stack = lock.Stack(paths, contents)
     container: Any = None
 

@@ -193,7 +193,7 @@ def test_copying_a_parent_takes_its_size_not_that_of_its_files(project: Path, tm
     cache = open_cache(tmp_path / "cache")
     above = 300_000_000  # the guess for an upper layer
     assert estimate.space(cache, made, flat=False) == (2 * (10 * gigabyte + above), 0), "nothing is unpacked"
-    cache.layer(made.keys[0], True).touch()
+    cache.layers.path(made.keys[0], True).touch()
     assert estimate.space(cache, made, flat=False) == (2 * above, 2 * above), "then the own layer is the largest step"
 
 

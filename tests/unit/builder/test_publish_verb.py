@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache.build_cache import LayerBuild
 from ctrain_builder.cache.cache_root import open_cache
+from ctrain_builder.cache.memory import LayerBuild
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.files import manifest_writer
 from ctrain_builder.image.state import CachedImage, Stage
@@ -103,7 +103,7 @@ def test_what_is_not_the_planned_image_is_refused(
     cache = open_cache(tmp_path / "cache")
     plan = built_image.plan(project / "definitions")
     for layer in plan.layers:
-        cache.remember(plan.spec, layer.name, LayerBuild(layer.inputs, 1))
+        cache.memory.keep_layer_build(plan.spec, layer.name, LayerBuild(layer.inputs, 1))
     definition = project / "definitions/upper/upper.def"
     text = definition.read_text()
     definition.write_text(text.replace("echo", "printf"))
@@ -189,10 +189,10 @@ def test_what_is_damaged_in_the_cache_is_removed_so_that_a_build_makes_it_again(
     plan = built_image.plan(project / "definitions")
     image = cache.image(plan.spec)
     whole = image.read_bytes()
-    cache.layer(plan.layers[0].key, True).write_bytes(sif(data=b"base"))
+    cache.layers.path(plan.layers[0].key, True).write_bytes(sif(data=b"base"))
     image.write_bytes(whole[:8] if damaged == "header" else whole.replace(b"upper", b"UPPER"))
     if damaged == "layer":
-        cache.layer(plan.layers[1].key, False).write_bytes(b"UPPER")
+        cache.layers.path(plan.layers[1].key, False).write_bytes(b"UPPER")
     stage = Stage.CORRUPT if damaged == "header" else Stage.TESTED  # a build reads no images
     assert CachedImage(cache, plan.spec).state(plan).stage is stage
     assert publish("--channel", "prod") == 69
@@ -201,7 +201,10 @@ def test_what_is_damaged_in_the_cache_is_removed_so_that_a_build_makes_it_again(
     assert f"; removed from the cache: the image{layer}. Run: ctrain build small:1.0\n" in said
     assert said.startswith(f"ctrain: {image} ") and said.count("\n") == 1
     assert CachedImage(cache, plan.spec).state(plan).stage is Stage.PLANNED
-    assert [cache.has_layer(layer.key, layer.definition.is_base) for layer in plan.layers] == [True, damaged != "layer"]
+    assert [cache.layers.has(layer.key, layer.definition.is_base) for layer in plan.layers] == [
+        True,
+        damaged != "layer",
+    ]
     assert list(Path("store").rglob("*small*")) == []
 
 

@@ -87,7 +87,7 @@ def client() -> RegistryClient:
 
 def plan(project: Path, cache: Cache) -> BuildPlan:
     spec = image_spec.find_spec(project / "definitions", "small")
-    return build_plan.plan_image(spec, {}, {}, "amd64", cache.has_layer, lambda _: f"sha256:{'c3' * 32}")
+    return build_plan.plan_image(spec, {}, {}, "amd64", cache.layers.has, lambda _: f"sha256:{'c3' * 32}")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def built(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest])
     for part, content, time in ((base, sif(data=BASE), EARLY), (upper, UPPER, LATE)):
         made = tmp_path / "made"
         made.write_bytes(content)
-        cache.add_layer(made, cache.layer(part.key, part.definition.is_base), time)
+        cache.layers.add(made, cache.layers.path(part.key, part.definition.is_base), time)
     parts = tuple(
         Layer(part.name, part.key, len(data), digest_of(data)) for part, data in ((base, BASE), (upper, UPPER))
     )
@@ -136,7 +136,7 @@ def test_what_must_stay_here_stays(
     """A base of others, a layer that was built with a password at hand, one from elsewhere."""
     cache, whole, manifest = built
     base, upper = whole.layers
-    record = cache.layer(upper.key, False).with_suffix(".json")
+    record = cache.layers.path(upper.key, False).with_suffix(".json")
     kept = {"private": True} if secret else {"origin": "oras://r.example.org/layers"}
     record.write_text(json.dumps({**json.loads(record.read_text()), **kept}))
     of_others = dataclasses.replace(base, inputs=dataclasses.replace(base.inputs, base=digest_of(b"ngc")))
@@ -275,10 +275,10 @@ def build(project: Path, cache: Cache, shared: object, lines: Lines, monkeypatch
     whole = build_plan.with_offers(whole, lambda _: "", lambda part, _: offers[part is not base])
 
     def make_layer(self: Builder, _: object, part: PlannedLayer, __: object, target: Path, ___: object) -> None:
-        with cache.work_directory() as work:
+        with cache.work.create() as work:
             made = work / "made"
             made.write_bytes(sif(data=b"built") if part.definition.is_base else b"built")
-            cache.add_layer(made, target, "2026-11-24T00:00:00Z", private=bool(self.host.secrets))
+            cache.layers.add(made, target, "2026-11-24T00:00:00Z", private=bool(self.host.secrets))
 
     def stop(*_: object) -> None:
         raise Made
@@ -372,7 +372,7 @@ def test_a_layer_is_marked_that_was_built_with_a_password_at_hand(
 
     monkeypatch.setattr(Builder, "_make_content", make)
     monkeypatch.setattr(Builder, "_remember_passes", lambda *_: None)
-    target, host = cache.layer(whole.keys[1], False), BuildHost({}, (), None, {"http_proxy": proxy})
+    target, host = cache.layers.path(whole.keys[1], False), BuildHost({}, (), None, {"http_proxy": proxy})
     with ExitStack() as used:
         Builder(cache, ENGINE, host, lines)._make_layer(whole, whole.layers[1], [], target, used)
     # What earlier versions of ctrain read has nothing new unless it must.

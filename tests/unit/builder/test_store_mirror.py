@@ -42,9 +42,11 @@ def test_retirements_and_withdrawals_follow(shop: Shop, mirror: Shop) -> None:
     assert f"small:1.0-s-r3 is retired in {shop.root}, and stays: channel local" in said
     assert mirror.versions == {2: ("dev", "prod"), 3: ("local",)}
     shop("withdraw", "small:1.0-s-r2", "--why", "has a token", "--yes")
-    said = mirror("mirror", "--yes", code=68)  # there is nothing left to copy
+    said = mirror("mirror", "--yes", stream="err")
+    assert f"{shop.root} no longer offers small\n" in said
     assert "withdrew small:1.0-s-r2: has a token" in said
     assert mirror.versions == {3: ("local",)}
+    mirror("mirror", "--yes")  # as cron does each night
     assert "it was withdrawn: has a token" in mirror.ctrain("images", "show", "small", code=76)
 
 
@@ -58,6 +60,20 @@ def test_what_is_only_missing_in_the_source_stays(shop: Shop, mirror: Shop) -> N
     (shop.root / "ctrain-store.json").unlink()
     mirror("mirror", "--yes", code=76)
     assert mirror.versions == {1: (), 2: ("prod",), 3: ("dev",)}
+
+
+@pytest.mark.parametrize(
+    ("image", "code"), [("small:1.0-s-r1", 0), ("small:dev", 0), ("smal", 68), ("small:nightly", 68)]
+)
+def test_what_the_source_no_longer_offers_is_no_mistake(shop: Shop, mirror: Shop, image: str, code: int) -> None:
+    """What it never had is one."""
+    (mirror.root / policy.FILE).write_text(f"mirror: {{source: {shop.root}, images: [{image}]}}\n")
+    shop("retire", "small:1.0-s-r1", "--yes")
+    shop("withdraw", "small:1.0-s-r3", "--why", "has a token", "--yes")
+    for confirmed in ([], ["--yes"]):
+        said = mirror("mirror", *confirmed, code=code, stream="err")
+        assert (f"{shop.root} no longer offers {image}\n" in said) == (code == 0)
+    assert mirror.versions == {}
 
 
 def test_who_is_no_mirror_is_told_so(shop: Shop) -> None:

@@ -119,4 +119,4 @@ def test_a_result_that_cannot_be_read_is_none(text: str, bench: Bench) -> None:
 def test_durations_are_kept(bench: Bench) -> None:
     bench.run("a", "b")
     spec = image_spec.find_spec(bench.project / "definitions", "small")
-    assert bench.cache.durations(spec) == {"test own": 1.5, "test all": 1.5, "test always": 1.5}
+    assert bench.cache.memory.durations(spec) == {"test own": 1.5, "test all": 1.5, "test always": 1.5}

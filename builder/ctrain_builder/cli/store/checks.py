@@ -13,11 +13,11 @@ from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_yes
 from ctrain_builder.cli.store import signatures
-from ctrain_builder.cli.store.common import AddAction, broken_channel, check_names, show
+from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
-from ctrain_builder.store.inventory import file_size, stored_versions
+from ctrain_builder.store.inventory import check_names, file_size, stored_versions
 from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError

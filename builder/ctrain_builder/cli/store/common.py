@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Optional, Protocol
 
 from ctrain_builder.store.lifecycle import GRACE_DAYS
 from ctrain_runtime.base.paths import store_path
-from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store.store import Store
 
@@ -38,13 +37,6 @@ def _for_runs() -> str:
     from ctrain_runtime.site.select import select_site  # only here: slow to import
 
     return next(iter(select_site().store_dirs()), "")
-
-
-def check_names(store: Store, names: Iterable[str], known: Collection[str]) -> None:
-    """Raise UsageError for a name of no image."""
-    for name in sorted({*names} - {*known}):
-        hint = f"{suggest(name, known)} Available: {', '.join(sorted(known)) or 'none'}".strip()
-        raise UsageError(f"store {store.root} has no image {name!r}", hint)
 
 
 def show(args: argparse.Namespace, data: object, text: str) -> int:

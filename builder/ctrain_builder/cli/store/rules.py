@@ -9,9 +9,10 @@ from dataclasses import asdict
 
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes
-from ctrain_builder.cli.store.common import GOES_LATER, AddAction, check_names, show
+from ctrain_builder.cli.store.common import GOES_LATER, AddAction, show
 from ctrain_builder.files.manifest_writer import utc_now
 from ctrain_builder.store import deprecate, retention, scan
+from ctrain_builder.store.inventory import check_names
 from ctrain_builder.store.refresh import change
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.errors import GateNotPassed, StoreError, UsageError

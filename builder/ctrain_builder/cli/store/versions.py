@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_dry_run, add_yes, days, positive
-from ctrain_builder.cli.store.common import GOES_LATER, AddAction, broken_channel, check_names, show
+from ctrain_builder.cli.store.common import GOES_LATER, AddAction, broken_channel, show
 from ctrain_builder.store import inventory, lifecycle, log
 from ctrain_builder.store.refresh import change
 from ctrain_builder.store.remove import find_removable, remove
@@ -84,19 +83,11 @@ def _changes_state(entry: log.Entry) -> bool:
 def _retire(args: argparse.Namespace, store: Store) -> int:
     if not args.versions and args.keep is None:
         raise UsageError("no versions given", "Name versions as NAME:VERSION, or pass --keep N")
-    if args.keep is not None:
-        check_names(store, args.versions, {image.manifest.name for image in store.images()})
-
-    def references(current: Store) -> Sequence[str]:
-        if args.keep is None:
-            return join_all(args.versions)
-        surplus = lifecycle.surplus(current, args.versions, args.keep, time.time())
-        return [image.manifest.reference for image in surplus]
-
-    found = lifecycle.retirable(store, references(store))
+    wanted = join_all(args.versions) if args.keep is None else args.versions
+    found = lifecycle.retirable(store, wanted, args.keep)
     if args.yes:
         with change(store, print_note) as writer:
-            found = lifecycle.retire(writer, references(writer.store), args.why)
+            found = lifecycle.retire(writer, wanted, args.why, args.keep)
     names = [image.manifest.reference for image in found]
     did = "retired" if args.yes else "would retire"
     lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]

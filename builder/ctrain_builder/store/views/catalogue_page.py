@@ -35,7 +35,7 @@ _PAGE = Path(__file__).parent / "page"
 _SCRIPTS = ("search.js", "details.js", "compare.js")
 _FRAMEWORKS = ("torch", "tensorflow")
 _OCI = "org.opencontainers.image."
-_TOLD_ELSEWHERE = (_OCI, "org.ctrain.", "org.label-schema.")  # labels that repeat the manifest, or name the builder
+_SHOWN_ELSEWHERE = (_OCI, "org.ctrain.", "org.label-schema.")  # labels that repeat the manifest, or name the builder
 _FACTS = (  # of the manifest, as they are
     *("name", "arch", "built", "published", "revision", "digest", "signed", "flat"),
     *("base", "software", "requires", "tools"),
@@ -176,7 +176,7 @@ def _facts(version: CatalogueEntry) -> dict[str, Any]:
         "size": format_size(manifest.size),
         "description": labels.get(f"{_OCI}description", ""),
         "licenses": stated_licenses(labels),
-        "labels": {name: value for name, value in labels.items() if not name.startswith(_TOLD_ELSEWHERE)},
+        "labels": {name: value for name, value in labels.items() if not name.startswith(_SHOWN_ELSEWHERE)},
         "layers": [(one.definition, one.size, format_size(one.size), one.digest or one.key) for one in manifest.layers],
         "tests": [(one.name, one.outcome, one.skipped or f"{one.seconds} s") for one in manifest.tests],
         "scan": str(image.scan or ""),

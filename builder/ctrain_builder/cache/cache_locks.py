@@ -1,0 +1,88 @@
+"""Who uses what of a cache: locks on what is made, and on the files that builds use."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from ctrain_builder.files import locks
+
+
+@dataclass(frozen=True)
+class CacheLocks:
+    root: Path
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the cache belongs to a group."""
+        return bool(self.root.stat().st_mode & stat.S_IWGRP)
+
+    @property
+    def mode(self) -> int:
+        return 0o664 if self.is_shared else 0o644
+
+    def hold(
+        self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock `name`, so that two builders don't make the same thing: see locks.hold."""
+        return locks.hold(self.root / "locks" / name, waiting, tick, self.mode)
+
+    @contextlib.contextmanager
+    def use(self, path: Path) -> Iterator[bool]:
+        """Keep a layer or image from being evicted, and note that it is in use now. False: it does not exist."""
+        while path.exists():
+            file = locks.try_lock(path, fcntl.LOCK_SH)
+            if file is not None:
+                with file:
+                    os.utime(path)
+                    yield True
+                return
+            time.sleep(locks.POLL_SECONDS)  # it is being evicted or replaced
+        yield False
+
+    @contextlib.contextmanager
+    def replacing(self, path: Path, waiting: Callable[[], None], tick: Callable[[], None]) -> Iterator[None]:
+        """Keep builds from a file that is to be replaced, once none uses it: `waiting` is called once while one does,
+        `tick` several times a second."""
+        notified = False
+        while path.exists():
+            file = locks.try_lock(path, fcntl.LOCK_EX)
+            if file is not None:
+                with file:
+                    yield
+                return
+            if not notified:
+                notified = True
+                waiting()
+            tick()
+            time.sleep(locks.POLL_SECONDS)
+        yield
+
+    def move_out(self, path: Path, target: Path) -> Optional[Path]:
+        """Move an image out of the cache, and forget its manifest. None: it is missing, or in use (then it stays)."""
+        path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+        file = locks.try_lock(path, fcntl.LOCK_EX)
+        if file is None:
+            return None
+        with file:
+            if _is_open_elsewhere(file):
+                return None
+            path.replace(target)
+        return target
+
+
+def _is_open_elsewhere(file: IO[Any]) -> bool:
+    """Whether another program, as a container that runs from it, has the file open; True where that can't be told."""
+    try:  # a lease is given only when nobody else has it open
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    return False
