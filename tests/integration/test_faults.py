@@ -42,9 +42,10 @@ class Training:
         *argv: str,
         job: str = "",
         cwd: Optional[Path] = None,
+        runs: Optional[Path] = None,
     ) -> None:
         self.cluster, self.program, self.name = cluster, program, program.lower()
-        self.run = cluster.runs(self.name)
+        self.run = (runs or cluster.runs("")) / self.name
         self.told = cluster.home / f"{self.name}.out"
         self.told.unlink(missing_ok=True)
         words = [*([job] if job else []), *OPTIONS, "--name", self.name, *argv]
@@ -282,38 +283,25 @@ GPT += ("sample=0", "strategy=ddp")
 BOUND = 2e-6  # as in test_equality.py
 
 
-@contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[None]:
-    """One of 40 MB at a directory that all nodes share."""
-    until(path.is_dir, str(path))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=1777", "tmpfs", str(path)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
 @pytest.fixture
-def spare_node(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster of three nodes that sees its homes through a file system which can be stopped."""
-    before = cluster.nodes
+def small_disk(cluster: Cluster) -> Iterator[Path]:
+    """A directory of 40 MB that all nodes share, of a cluster of three nodes that sees its homes through a file system
+    which can be stopped."""
+    disk, before = cluster.home / "small", cluster.nodes
+    disk.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=1777", "tmpfs", str(disk)], check=True)
     try:
         subprocess.run([ENTRY, "up", "--nodes", "3", "--stale", "1"], check=True)
-        yield cluster
+        yield disk
     finally:
         cluster.run("scancel", "--user", "researcher")
         subprocess.run([ENTRY, "up", "--nodes", str(before)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_gpt(spare_node: Cluster) -> None:
-    training = Training(
-        spare_node, "gpt", "--nodes", "2", "--spare-nodes", "1", "--restarts", "9", "--", *GPT, job="gpt"
-    )
-    with small_disk(training.run / "checkpoint"):  # before the first is written
-        outlive_all(spare_node, training)
-
-
-def outlive_all(cluster: Cluster, training: Training) -> None:
+def test_gpt(cluster: Cluster, small_disk: Path) -> None:
+    spare = ("--nodes", "2", "--spare-nodes", "1", "--restarts", "9", "--runs", str(small_disk))
+    training = Training(cluster, "gpt", *spare, "--", *GPT, runs=small_disk, job="gpt")
     training.goes_on(60)
     training.outlives("rank killed", lambda: training.send(signal.SIGKILL), "; restarting")
     training.goes_on(60)
@@ -324,7 +312,7 @@ def outlive_all(cluster: Cluster, training: Training) -> None:
     training.outlives("checkpoint damaged", training.damage, "; restarting", "is damaged")
     assert "is damaged" in (training.run / "logs/rank0.log").read_text()
     training.goes_on(60)
-    filling = training.run / "checkpoint/filling"
+    filling = small_disk / "filling"
     full = ("No space left on device", "; restarting")
     training.outlives("disk full while a checkpoint is written", lambda: fill(filling, training), *full)
     training.goes_on(60)
@@ -358,8 +346,11 @@ def restart_slurmctld(cluster: Cluster) -> None:
 
 
 def fill(path: Path, training: Training) -> None:
-    """Until the ranks that cannot save have ended."""
+    """Until the ranks that cannot save have ended. Their logs, which are on the same disk, have space for the cause."""
     ranks = training.ranks()
+    for log in training.run.glob("logs/rank*.log"):
+        length = str(log.stat().st_size + (64 << 10))
+        subprocess.run(["fallocate", "--keep-size", "--length", length, str(log)], check=True)
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(b"0" * 4096):
             pass
