@@ -16,7 +16,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-LEFT_OUT = ("__pycache__", "*.png", "*.ipynb", "site")
+LEFT_OUT = ("__pycache__", "*.png", "*.svg", "*.ipynb", "site")
 COMMIT = Path("commit")  # in an sdist, which has no .git
 
 

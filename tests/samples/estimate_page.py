@@ -30,7 +30,7 @@ _EXAMPLE = re.compile(r"^```\n(\$ ctrain estimate [^\n]*)\n(.*?)^```$", re.MULTI
 _HEAD = """# How far estimates are off
 
 Made from `runtime/ctrain_runtime/estimate/published.csv` by `tests/golden/regenerate.py`; a test compares it. How
-estimates are made: [estimate.md](estimate.md).
+estimates are made: [estimate-formulas.md](estimate-formulas.md).
 
 `ratio` is the published time over the estimated one: above 1, the estimate is too fast. The numbers of a family of
 programs were fitted to every other model of it, in the order of the file; the rest judges them, and makes the band of

@@ -1,4 +1,4 @@
-"""Tiny image files and stores, written by hand as docs/store.md and the SIF specification describe them."""
+"""Tiny image files and stores, written by hand as docs/store-format.md and the SIF specification describe them."""
 
 from __future__ import annotations
 

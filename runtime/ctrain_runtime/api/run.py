@@ -37,8 +37,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended. `ending` is one of docs/runs.md, `code` 0 only if that is `completed`; `record` is all of
-    record.json, `metrics` what the program has written to metrics.jsonl."""
+    """How a run ended. `ending` is one of docs/how-a-run-ends.md, `code` 0 only if that is `completed`; `record` is all
+    of record.json, `metrics` what the program has written to metrics.jsonl."""
 
     run: str
     directory: Path

@@ -1,6 +1,7 @@
 """SHA-256 digests of files, read in chunks: images have many gigabytes. How digests are shown, and taken as arguments.
 
-Digests are written KIND:HEX. The kind is sha256, of a file; or, in a builder's cache, sha256-regions (docs/store.md).
+Digests are written KIND:HEX. The kind is sha256, of a file; or, in a builder's cache, sha256-regions
+(docs/store-format.md).
 """
 
 from __future__ import annotations

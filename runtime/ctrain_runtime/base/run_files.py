@@ -1,4 +1,4 @@
-"""The names of all files of a run directory: scripts write them, run/ reads them. Format: docs/runs.md."""
+"""The names of all files of a run directory: scripts write them, run/ reads them. Format: docs/run-directory.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formulas of an estimate, in the order in which they are computed; docs/estimate.md derives them.
+"""The formulas of an estimate, in the order in which they are computed; docs/estimate-formulas.md derives them.
 
 They are data, so that `--explain` prints exactly what is computed. The symbols are those of estimate.py.
 """

@@ -32,7 +32,7 @@ class NumberSizes:
 
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
-    """Those of the program that trains with this strategy and precision. docs/estimate.md has their sources."""
+    """Those of the program that trains with this strategy and precision. Sources: docs/estimate-formulas.md."""
     deepspeed, fsdp = layout.strategy.startswith("zero"), layout.strategy == "fsdp"
     if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
         return NumberSizes(

@@ -3,7 +3,7 @@ or to another rank, and which have started ranks of their own. It writes what it
 
 Usage: scan.py RUN LAUNCHER NODE NODES RANKS_PER_NODE [HOST]..., once per node, by its first task: it looks for as long
 as that lives, or until all ranks of the node have joined. The scan of node 0 is the one place that stops a run: it ends
-its task with SIGTERM, and itself with code 81. The rules are in docs/runs.md.
+its task with SIGTERM, and itself with code 81. The rules are in docs/one-world.md.
 
 What it cannot read it has not seen: nobody is stopped for a lack of evidence. ctrain copies this file to the run
 directory. The node's own Python runs it, from 3.6 on: hence no later annotations.

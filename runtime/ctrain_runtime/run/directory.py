@@ -1,4 +1,4 @@
-"""Creates run directories, and reads the launch back from one. Format: docs/runs.md."""
+"""Creates run directories, and reads the launch back from one. Format: docs/run-directory.md."""
 
 from __future__ import annotations
 

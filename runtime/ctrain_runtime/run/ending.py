@@ -1,4 +1,4 @@
-"""The vocabulary of endings: every run that has ended has one of them. The evidence for each: docs/runs.md, Endings."""
+"""The vocabulary of endings: every run that has ended has one of them. Their evidence: docs/how-a-run-ends.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events that a run's scripts write: those of the job, and of the ranks on each node. Format: docs/runs.md."""
+"""The events that a run's scripts write: of the job, and of the ranks on each node. Format: docs/run-directory.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of an image: its metadata, in a .json file next to the .sif. Format: docs/store.md."""
+"""The manifest of an image: its metadata, in a .json file next to the .sif. Format: docs/store-format.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read side of a store: a plain directory of published images. Format: docs/store.md.
+"""The read side of a store: a plain directory of published images. Format: docs/store-format.md.
 
     STORE/ctrain-store.json                         marker file with the layout version
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.sif          an image, immutable

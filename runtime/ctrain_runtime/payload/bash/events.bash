@@ -1,5 +1,5 @@
 #!/bin/bash
-# Who runs here, and the events by which a run tells how it goes (docs/runs.md). Needs `run`, and NODE_RANK for those of a node.
+# Who runs here, and the events by which a run tells how it goes (docs/run-directory.md). Needs `run`, and NODE_RANK for those of a node.
 # shellcheck disable=SC2154  # of the scripts
 
 read -r node </proc/sys/kernel/hostname # not HOSTNAME: srun hands down that of the first node

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The scan: who joins the world of the run, by scan.py on each node (docs/runs.md). The node's first task starts it, before
+# The scan: who joins the world of the run, by scan.py on each node (docs/one-world.md). The node's first task starts it, before
 # anything is open that it must not hold; it waits for a second with bash alone, as runs that end at once have no scan.
 # shellcheck disable=SC2034,SC2154  # variables of other parts, and of the scripts
 
