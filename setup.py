@@ -16,7 +16,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-LEFT_OUT = ("__pycache__", "*.png", "*.svg", "*.ipynb", "site")
+NO_TEXT = ("*.png", "*.svg", "*.ipynb", "site")  # of docs: terminals show the pages
 COMMIT = Path("commit")  # in an sdist, which has no .git
 
 
@@ -26,8 +26,8 @@ class BuildWithShare(build_py):
         if self.editable_mode:  # a checkout finds them at its top
             return
         share = Path(self.build_lib, "ctrain_runtime", "share")
-        for name in ("definitions", "examples", "docs"):
-            copytree(name, share / name, dirs_exist_ok=True, ignore=ignore_patterns(*LEFT_OUT))
+        for name, left_out in (("definitions", ()), ("examples", ()), ("docs", NO_TEXT)):
+            copytree(name, share / name, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", *left_out))
         if commit := find_commit():
             (share / COMMIT).write_text(commit)
 
