@@ -20,6 +20,7 @@ NAVIGATION = {
         "your-image",
         "first-store",
         "store-rules",
+        "images-in-ci",
     ),
     "How to": (
         "installing",

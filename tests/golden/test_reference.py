@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.job import JobFile
+from ctrain_runtime.site.files import NOT_IN_PROJECTS, PROJECT_FILE, read_project_file
 from ctrain_runtime.site.model import Site
 from samples import reference_pages
 from samples.schemas import meanings_in, meanings_of_job, schemas
@@ -25,6 +27,7 @@ REAL = {
     "job.json": [*TOP.glob("examples/*/job.yaml"), TOP / "runtime/ctrain_runtime/starting_points/job.yaml"],
     "images.json": [TOP / "definitions/images.yaml"],
     "site.json": [*TOP.glob("runtime/ctrain_runtime/sites/*.yaml"), *TOP.glob("tests/cluster/**/sites/*.yaml")],
+    "project.json": [TOP / "tests/samples/formats/ctrain.yaml"],
 }
 JOB: dict[str, Any] = {"command": ["python", "train.py"], "image": "pytorch"}
 
@@ -93,6 +96,33 @@ def test_a_site_file_holds_what_it_changes() -> None:
     assert errors("site.json", {"partitions": {"gpu": {"nodes": 2, "cpus": 8}}}) == []
     assert errors("site.json", {"partitions": {"gpu": {"nodes": 2}}})
     assert errors("site.json", {"particion": "gpu"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"site": None},
+        {"site": "./sites/x"},
+        {"site": 3},
+        {"env": {"LR": "0.1", "NCCL_NET": None}},
+        {"mounts": "/data"},
+        {"particion": "gpu"},
+        *({key: None} for key in NOT_IN_PROJECTS),
+    ],
+    ids=str,
+)
+def test_the_schema_of_projects_refuses_what_ctrain_refuses(
+    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"site": "neuron", **change}
+    Path(PROJECT_FILE).write_text(json.dumps(data))
+    try:
+        accepted = read_project_file(Site) is not None
+    except ConfigError:
+        accepted = False
+    assert (errors("project.json", data) == []) is accepted
 
 
 def test_every_key_is_explained() -> None:

@@ -1,7 +1,8 @@
-"""The tutorials that need one machine and an image with PyTorch, typed word for word: by the real engine."""
+"""The tutorials that need one machine and an image, typed word for word: by the real engine."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
+import yaml
 
+from samples import tiny
 from samples.long_mode import LONG
 
 BLOCK = re.compile(r"(?ms)^```bash\n(.*?)^```$")
@@ -29,19 +32,17 @@ def type_all(page: str, blocks: int, home: Path, *, end: Optional[int] = None) -
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     found = BLOCK.findall(text)
     assert len(found) == blocks
+    return run_bash("echo '======='\n".join(found[:end]), home, home).split("=======\n")
+
+
+def run_bash(script: str, home: Path, cwd: Path, **variables: str) -> str:
+    """What a script has printed."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {"PATH": path, "HOME": str(home), "USER": "root"}
-    script = "echo '======='\n".join(found[:end])
-    done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", script],
-        cwd=home,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environment = {"PATH": path, "HOME": str(home), "USER": "root", **variables}
+    bash = ["bash", "-eu", "-o", "pipefail", "-c", script]
+    done = subprocess.run(bash, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
-    return done.stdout.split("=======\n")
+    return done.stdout
 
 
 def test_when_a_run_dies(home: Path) -> None:
@@ -78,3 +79,34 @@ def test_a_first_store(pytorch_cpu: Path, tmp_path: Path) -> None:
     assert "\npython 3." in tried, tried
     assert "\nfrom prod\n" in promoted, promoted
     assert "1 version whole, 0 damaged, 0 not checked" in checked, checked
+
+
+def test_images_in_ci(tmp_path: Path) -> None:
+    tiny.sif(tmp_path / "base.sif")
+    _, lacking, built, again, changed, mistaken, approved, _ = type_all("images-in-ci.md", 8, tmp_path)
+    assert re.search(r"(?m)^lab 1 +lab-base +new .*\n +lab-tools +new$", lacking) and "1 image to build" in lacking
+    assert "published lab 1-tools-r1" in built and re.search(r"(?m)^lab +1-tools-r1 +dev ", built), built
+    assert again.endswith("nothing to build\n"), again
+    assert re.search(r"lab-tools +stale", changed) and "published lab 1-tools-r2" in changed, changed
+    assert re.findall(r"(?m)^code \d+$", mistaken) == ["code 78"] * 2, mistaken
+    assert re.findall(r"(?m)^tools \d$", approved) == ["tools 2", "tools 2"], approved
+    run_the_workflow_of_images_in_ci(tmp_path)
+
+
+def run_the_workflow_of_images_in_ci(home: Path) -> None:
+    """After another change. By its own commands, in their order, with what one job hands to the other."""
+    lab, output = home / "lab", home / "output"
+    actionlint = Path(sys.executable).with_name("actionlint")
+    subprocess.run([actionlint, "-ignore", 'label "images" is unknown'], cwd=lab, check=True)
+    jobs = yaml.safe_load((lab / ".github/workflows/images.yml").read_text())["jobs"]
+    settings = {"CTRAIN_STORE": str(home / "images"), "CTRAIN_CACHE": str(home / "ctrain-cache")}
+    run_bash("sed -i 's/tools 2/tools 3/' definitions/lab-tools/lab-tools.def", home, lab)
+    for step in jobs["dev"]["steps"]:
+        run_bash(step.get("run", ""), home, lab, GITHUB_OUTPUT=str(output), **settings)
+    assert jobs["dev"]["outputs"] == {"version": "${{ steps.publish.outputs.version }}"}
+    assert jobs["prod"]["env"] == {"DIGEST": "${{ fromJSON(needs.dev.outputs.version).manifest.digest }}"}
+    version = json.loads(output.read_text().partition("version=")[2])
+    [promotion] = jobs["prod"]["steps"]
+    run_bash(promotion["run"], home, lab, DIGEST=version["manifest"]["digest"], **settings)
+    run = "ctrain run --site local --image lab -- sh /opt/tools.sh"
+    assert "\ntools 3\n" in run_bash(run, home, lab, **settings)

@@ -15,13 +15,14 @@ from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.cli.main import GROUPS, RUNTIME_VERBS, parser_of
 from ctrain_runtime.errors import exit_codes
 from ctrain_runtime.job import JobFile
+from ctrain_runtime.site.files import NOT_IN_PROJECTS, PROJECT_FILE
 from ctrain_runtime.site.model import Site
 from samples.schemas import schemas
 
 DOCS = Path(__file__).parents[2] / "docs"
 _MADE = "Made from the code by `tests/golden/regenerate.py`; a test compares it."
 _TYPES = {str: "string", bool: "true or false", int: "integer", float: "number", type(None): "null"}
-_KEYS = f"""# Keys of job.yaml, images.yaml and site files
+_KEYS = f"""# Keys of job.yaml, images.yaml, site files and ctrain.yaml
 
 {_MADE} A dot stands for a mapping: `resources.nodes` is
 `resources: {{nodes: 2}}`; `*` is any name. Editors that know JSON Schemas check these files while you write them:
@@ -71,7 +72,8 @@ def keys() -> str:
             *_key_table(ImageEntry, "images.*."),
             "\n## Site files\n\nA file holds only the keys it changes. What they mean: [sites.md](../sites.md#keys).\n",
             *_key_table(Site),
-            "",
+            f"\n## {PROJECT_FILE}\n\nOf a [project](../sites.md#projects). It holds `site`, the name of a site, and"
+            f" keys of site files, but for {', '.join(f'`{key}`' for key in NOT_IN_PROJECTS)}.\n",
         ]
     )
 

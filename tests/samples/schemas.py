@@ -1,4 +1,4 @@
-"""The JSON Schemas of job.yaml, images.yaml and site files: made from the dataclasses that read these files."""
+"""The JSON Schemas of job.yaml, images.yaml, site files and ctrain.yaml: made from the dataclasses that read them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.job import JobFile
+from ctrain_runtime.site.files import NOT_IN_PROJECTS
 from ctrain_runtime.site.model import Site
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,6 +28,7 @@ def schemas() -> dict[str, Schema]:
         "job.json": _titled("job.yaml of ctrain", _object(JobFile, meanings_of_job())),
         "images.json": _titled("images.yaml of ctrain", _images()),
         "site.json": _titled("a site file of ctrain", _site()),
+        "project.json": _titled("ctrain.yaml of a project", _project()),
     }
 
 
@@ -60,6 +62,14 @@ def _site() -> Schema:
     schema = _object(Site, meanings_in("sites.md", "## Keys"), nullable=True)
     del schema["required"]
     return schema
+
+
+def _project() -> Schema:
+    """The name of a site, and what of its file a project may change."""
+    schema = _site()
+    name = {"description": "the site of its runs, unless --site or CTRAIN_SITE names one", "type": ["string", "null"]}
+    allowed = {key: value for key, value in schema["properties"].items() if key not in NOT_IN_PROJECTS}
+    return {**schema, "properties": {"site": {**name, "pattern": "^[^/]*$"}, **allowed}}
 
 
 def _object(kind: type, meanings: Mapping[str, str], *, nullable: bool = False) -> Schema:

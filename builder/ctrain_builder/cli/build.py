@@ -52,7 +52,7 @@ from ctrain_builder.plan import history
 from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_builder.testing import side_by_side
-from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.engines.apptainer import find_building_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.images.image import OCI_ARCH
 
@@ -207,7 +207,7 @@ def _build(
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
         cap = parse_size(os.environ["CTRAIN_CACHE_SIZE"])
-    engine = find_engine()
+    engine = find_building_engine()
     at_once = side_by_side.at_once(args.jobs)
 
     def build_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:

@@ -34,7 +34,7 @@ from ctrain_builder.layers.container import Container
 from ctrain_builder.store import signatures as store_signatures
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_size, table
-from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.engines.apptainer import find_building_engine
 from ctrain_runtime.errors import BuildError, UsageError
 from ctrain_runtime.images import image, user_layer
 from ctrain_runtime.images.trust import require_trusted
@@ -110,7 +110,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
     try:
         with cache.work.create() as work:
             host = settings.detect(os.environ)
-            container = Container(find_engine(), work, progress.tick, secrets=host.secrets)
+            container = Container(find_building_engine(), work, progress.tick, secrets=host.secrets)
             space = workspace.prepare(work, host)
             layer = maker.make(container, on, sources, space, log, output)
         step.end("built", output.stat().st_size)

@@ -57,7 +57,9 @@ def _exit_codes() -> str:
 
 def _schemas() -> str:
     paths = sorted((data_dir("docs") / "schemas").glob("*.json"))
-    first = "JSON Schemas of job.yaml, images.yaml and site files; an editor takes one by the first line of a file:"
+    first = (
+        "JSON Schemas of job.yaml, images.yaml, ctrain.yaml and site files; an editor takes one by a file's first line:"
+    )
     return "\n".join([first, *(f"  # yaml-language-server: $schema={path}" for path in paths)])
 
 

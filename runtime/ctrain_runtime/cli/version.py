@@ -6,7 +6,7 @@ import platform
 import sys
 
 from ctrain_runtime.base.version import commit, ctrain_version
-from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.engines.apptainer import builds, find_engine
 from ctrain_runtime.errors import EngineError
 
 
@@ -21,4 +21,4 @@ def _engine() -> str:
         engine = find_engine()
     except EngineError as error:
         return error.message
-    return f"{engine.name} {engine.version} ({engine.path})"
+    return f"{engine.name} {engine.version} ({engine.path})" + ("" if builds(engine) else ", which only runs images")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ctrain_runtime.base import command
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.doctor import Finding
-from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.engines.apptainer import Engine, builds
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.run import site_engine
 from ctrain_runtime.site.model import Site
@@ -31,25 +31,32 @@ def check_engine(site: Site) -> Iterator[Finding]:
     if not command.which(engine.path):
         yield Finding("engine", "ok", f"{text}, on compute nodes only")
         return
-    set_uid = _is_set_uid(engine)
+    built, config = _settings(engine)
+    set_uid = _is_set_uid(engine, built, config)
     yield Finding("engine", "ok", f"{text}, {'set-uid root' if set_uid else 'user namespaces'}")
     if not set_uid:
         yield _check_namespaces()
         yield _check_fuse()
-    if engine.name == "singularity":
-        yield from _check_singularity(set_uid)
-    yield _check_subordinate_ids()
+    yield from _check_singularity(set_uid, config) if not builds(engine) else [_check_subordinate_ids()]
 
 
-def _is_set_uid(engine: Engine) -> bool:
-    """Whether its starter is set-uid root, which packages may leave out, and is not forbidden in its configuration."""
+def _settings(engine: Engine) -> tuple[dict[str, str], str]:
+    """With what it was built, and its configuration; nothing of an engine that does not tell."""
     try:
         settings = command.run([engine.path, "buildcfg"]).stdout
     except CtrainError:  # an engine without this command
-        return False
+        return {}, ""
     built = dict(line.partition("=")[::2] for line in settings.splitlines())
-    config = _read(Path(built.get(f"{engine.name.upper()}_CONF_FILE", "")))
-    if re.search(r"(?m)^\s*allow setuid\s*=\s*no\b", config):
+    return built, _read(Path(built.get(f"{engine.name.upper()}_CONF_FILE", "")))
+
+
+def _forbids(config: str, directive: str) -> bool:
+    return bool(re.search(rf"(?m)^\s*{directive}\s*=\s*no\b", config))
+
+
+def _is_set_uid(engine: Engine, built: dict[str, str], config: str) -> bool:
+    """Whether its starter is set-uid root, which packages may leave out, and is not forbidden in its configuration."""
+    if _forbids(config, "allow setuid"):
         return False
     starter = Path("/", built.get("LIBEXECDIR", ""), engine.name, "bin/starter-suid")
     try:
@@ -58,14 +65,20 @@ def _is_set_uid(engine: Engine) -> bool:
         return False
 
 
-def _check_singularity(set_uid: bool) -> Iterator[Finding]:
-    """In user namespaces, which ctrain asks for as root, it mounts only the first file system of an image, by FUSE, and
-    ignores its overlays; for other files it needs loop devices (seen with SingularityCE 4.3.4)."""
-    if set_uid and os.geteuid() != 0:
-        return
-    why = "for root" if set_uid else "without set-uid root"
-    hint = "Use Apptainer, or Singularity installed set-uid root, as an ordinary user; else a flat image"
-    yield Finding("layers", "warn", f"{why}, Singularity mounts neither layers nor SquashFS data sets", hint)
+def _check_singularity(set_uid: bool, config: str) -> Iterator[Finding]:
+    """Where it mounts images by FUSE, as in user namespaces, which ctrain asks for as root, it mounts only the first
+    file system of an image and ignores its overlays; for other files it needs loop devices (seen with SingularityCE
+    4.3.4; the third reason is from the sources of 4.5.1, prepareImage)."""
+    yield Finding("builds", "warn", "it runs images and builds none", "To build, install Apptainer beside it")
+    reasons = {
+        "without set-uid root": not set_uid,
+        "for root": os.geteuid() == 0,
+        "with `allow kernel squashfs = no`": _forbids(config, "allow kernel squashfs"),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    if why:
+        hint = "Use Apptainer, or Singularity installed set-uid root, as an ordinary user; else a flat image"
+        yield Finding("layers", "warn", f"{why}, Singularity mounts neither layers nor SquashFS data sets", hint)
 
 
 def _check_namespaces() -> Finding:

@@ -46,6 +46,23 @@ def find_engine() -> Engine:
     )
 
 
+def find_building_engine() -> Engine:
+    """The engine that builds here. Raises EngineError: SingularityCE runs images, and finds no overlay with --fakeroot
+    (seen with 4.3.4)."""
+    engine = find_engine()
+    if builds(engine):
+        return engine
+    raise EngineError(
+        f"builds need Apptainer, and here is {engine.name} {engine.version} ({engine.path}), which only runs images",
+        "Install Apptainer beside it (ctrain help installing); or build elsewhere, and copy by: ctrain store sync",
+    )
+
+
+def builds(engine: Engine) -> bool:
+    """Whether it makes images and user layers."""
+    return engine.name == "apptainer"
+
+
 def engine_at(path: str) -> Engine:
     """The engine at `path`. Raises EngineError if it does not work."""
     return read_banner(path, _version(path))

@@ -21,6 +21,7 @@ from ctrain_runtime.errors import ConfigError, ImageUnusable
 
 USER_LAYERS = ".singularity.d/ctrain-user-layers"  # in the container; holds KEY.json of each mounted layer
 MAGIC = b"ctrain layer v1\n"
+_NEWER = re.compile(rb"ctrain layer v(\d+)\n\Z")
 _LENGTH = struct.Struct("<Q")
 _SEAL = struct.Struct("<32s16s")
 _SQUASHFS = b"hsqs"
@@ -91,6 +92,9 @@ def _read(path: Path) -> UserLayer:
         sealed = path.stat().st_size - _SEAL.size
         file.seek(max(0, sealed))
         seal = file.read()
+        if (newer := _NEWER.search(seal)) and not seal.endswith(MAGIC):
+            problem = f"unsupported version {int(newer[1])} of layer {path} (supported: 1)"
+            raise ImageUnusable(problem, "Upgrade ctrain, or build it again with this one")
         if len(seal) != _SEAL.size or not seal.endswith(MAGIC):
             raise ImageUnusable(f"layer {path} is truncated, or was not built by ctrain", "Copy or build it again")
         sha = hashlib.sha256()

@@ -16,6 +16,11 @@ from ctrain_runtime.plan.admission import native_driver
 from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
 from ctrain_runtime.store import lease
 
+_WHY = {  # an engine mounts no layers, by its kind
+    "apptainer": "overlay is off",
+    "singularity": "overlay is off, or it is not set-uid root and its user another than root",
+}
+
 
 def choose_image(
     image: Image, flat: Optional[Image], options: Options, facts: Facts, run_directory: Path, *, gpus: Optional[Maker]
@@ -54,14 +59,15 @@ def choose_image(
 def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> Image:
     """The image for an engine that silently ignores layers. Raises EngineError without one."""
     name = f"image {image.manifest.name} {image.manifest.version}"
+    here = f"here ({_WHY[facts.engine.name]})"
     if options.layers:
         raise EngineError(
-            f"{facts.engine.name} does not mount user layers here (overlay is off, or Singularity lacks set-uid root)",
+            f"{facts.engine.name} does not mount user layers {here}",
             "Ask the administrators to change that, or run without user layers",
         )
     if flat is None:
         raise EngineError(
-            f"{facts.engine.name} does not mount overlay partitions here, and no flat version of {name} is published",
+            f"{facts.engine.name} does not mount overlay partitions {here}, and no flat version of {name} is published",
             "Ask the administrators to run: ctrain build IMAGE --flatten, then ctrain publish IMAGE --flatten",
         )
     return flat

@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ctrain_runtime import payload
 from ctrain_runtime.base import config, run_files
@@ -28,6 +28,7 @@ from ctrain_runtime.run import code_copy, shared_files
 LAST = "last"  # in place of a run's name: the newest
 SCHEMA = 3  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
 GROUPED_SINCE = 3  # the keys of its plan
+T = TypeVar("T")
 
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
@@ -180,13 +181,26 @@ def load_launch(run: Path) -> Launch:
     data = read_json(path)
     schema = data.pop("schema", 1)
     if type(schema) is not int or schema > SCHEMA:
-        problem = f"{path} has schema {schema!r}; this ctrain reads those up to {SCHEMA}"
-        raise ConfigError(problem, "Use the ctrain that started the run, or a newer one")
+        raise unsupported(schema, path, f"1 to {SCHEMA}")
     if schema < GROUPED_SINCE:
         from ctrain_runtime.run import old_plan  # start-up is measured
 
         data = old_plan.group(data)
-    return config.load(Launch, data, str(path))
+    return load_written(Launch, data, path)
+
+
+def unsupported(schema: Any, path: Path, supported: str) -> ConfigError:
+    """Of a file that another ctrain has written."""
+    problem = f"unsupported schema {schema!r} in {path} (supported: {supported})"
+    return ConfigError(problem, "Use the ctrain that wrote it, or a newer one")
+
+
+def load_written(kind: type[T], data: dict[str, Any], path: Path) -> T:
+    """What a ctrain has written, of a schema that this one knows. Raises ConfigError: also for keys of a newer one."""
+    try:
+        return config.load(kind, data, str(path))
+    except ConfigError as error:
+        raise ConfigError(error.message, "If a newer ctrain wrote it, use that one; else it is damaged") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

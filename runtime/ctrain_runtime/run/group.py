@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.base import config, run_files
-from ctrain_runtime.errors import ConfigError, CtrainError, DataError, UsageError
+from ctrain_runtime.base import run_files
+from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.run import directory, record
 
@@ -113,8 +113,8 @@ def load(file: Path) -> Group:
     """Raises CtrainError."""
     data = directory.read_json(file)
     if data.get("schema") != SCHEMA:
-        raise ConfigError(f"unsupported schema in {file} (supported: {SCHEMA})", "Use the ctrain that wrote it")
-    return replace(config.load(Group, data, str(file)), file=str(file.resolve()))
+        raise directory.unsupported(data.get("schema"), file, str(SCHEMA))
+    return replace(directory.load_written(Group, data, file), file=str(file.resolve()))
 
 
 def _file(parent: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ctrain_runtime.base import config, run_files
+from ctrain_runtime.base import run_files
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.plan.model import LaunchPlan
@@ -53,7 +53,7 @@ def make(plan: LaunchPlan) -> Manifest:
 def load(run: Path) -> Manifest:
     """The manifest in a run's directory. Raises DataError without one, ConfigError for one that is damaged."""
     path = run / run_files.MANIFEST
-    return config.load(Manifest, directory.read_json(path), str(path))
+    return directory.load_written(Manifest, directory.read_json(path), path)
 
 
 def code_digests(copy: Path) -> dict[str, str]:

@@ -9,8 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime.base import config, run_files
-from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import directory, ending, revision
 from ctrain_runtime.run.ending import Ending
@@ -143,9 +142,8 @@ def load(run: Path) -> Record:
     if data.get("schema") == WITHOUT_ENDING:
         data = _with_ending(data)
     if data.get("schema") != SCHEMA:
-        problem = f"unsupported record schema in {path} (supported: {WITHOUT_ENDING}, {SCHEMA})"
-        raise ConfigError(problem, "Use the ctrain that wrote it")
-    return config.load(Record, data, str(path))
+        raise directory.unsupported(data.get("schema"), path, f"{WITHOUT_ENDING}, {SCHEMA}")
+    return directory.load_written(Record, data, path)
 
 
 def duration(record: Record) -> Optional[float]:

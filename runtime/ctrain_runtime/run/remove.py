@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError, DataError
-from ctrain_runtime.run import record
+from ctrain_runtime.run import directory
 from ctrain_runtime.run.pick_up import pick_up, refresh
 from ctrain_runtime.run.record import Record
 
@@ -74,12 +74,12 @@ def remove(run: Removable) -> None:
 
 
 def _open_resume(path: Path) -> str:
-    """The checkpoint that a run resumes which may still go on; "" without."""
+    """The checkpoint that a run resumes which may still go on; "" without. Records of all schemas tell it."""
     try:
-        known = record.load(path)
-    except CtrainError:  # of an older ctrain, or damaged: it is not known to go on
+        known = directory.read_json(path / run_files.RECORD)
+    except CtrainError:  # damaged: it is not known to go on
         return ""
-    return "" if known.exit else known.resume
+    return "" if known.get("exit") else str(known.get("resume") or "")
 
 
 def size_on_disk(path: Path) -> int:

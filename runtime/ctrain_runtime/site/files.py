@@ -33,7 +33,7 @@ LEVEL_NAMES = {
 }
 # A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it, nor
 # send code there: even a dry run asks the engine for its version.
-_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", "notify", "login", *TRUST_KEYS)
+NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", "notify", "login", *TRUST_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
 
@@ -123,7 +123,7 @@ def read_project_file(kind: type) -> Optional[ProjectFile]:
     name = data.pop("site", None) or ""
     if not isinstance(name, str) or "/" in name:
         raise ConfigError(f"{_locate(path, 'site')}: site must be the name of a site, not {name!r}")
-    for key in _NOT_IN_PROJECTS:
+    for key in NOT_IN_PROJECTS:
         if key in data:
             hint = "Remove the key, or set it in the site's own file; see: ctrain help sites"
             raise ConfigError(f"{_locate(path, key)}: {key} cannot be set by a project", hint)

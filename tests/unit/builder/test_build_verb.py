@@ -19,10 +19,10 @@ from ctrain_builder.plan import build_plan
 from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_builder.store.init import init_store
-from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.errors import ConfigError, EngineError, UsageError
 from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Layer, Manifest
 from samples import built_image
-from samples.programs import give_away
+from samples.programs import answer, give_away
 from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
@@ -67,6 +67,18 @@ def test_the_plan_of_one_image(ctrain: Ctrain, capsys: pytest.CaptureFixture[str
     assert [(layer["definition"], layer["state"]) for layer in image["layers"]] == [("base", "new"), ("upper", "new")]
     assert told["needed"] > 0
     assert told["free"] > 0
+
+
+def test_singularity_plans_and_does_not_build(
+    ctrain: Ctrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin/apptainer").unlink()
+    answer(tmp_path / "bin", "singularity", version="singularity-ce version 4.5.1\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert ctrain("build", "small", "--plan") == 0
+    capsys.readouterr()
+    assert ctrain("build", "small") == EngineError.exit_code
+    assert "builds need Apptainer, and here is singularity 4.5.1 (" in capsys.readouterr().err
 
 
 def test_the_plan_for_other_cpus(ctrain: Ctrain, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,14 @@ def test_an_engine_that_can_not_start_the_container(folder: Path, capsys: pytest
     assert not list(folder.glob("cache/tmp/*"))
 
 
+def test_singularity_builds_no_layer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(folder / "bin", "singularity", version="singularity-ce version 4.5.1\n")
+    assert ctrain("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh") == 73
+    error = capsys.readouterr().err
+    assert "builds need Apptainer, and here is singularity 4.5.1 (" in error and error.count("\n") == 1
+    assert not (folder / "x.sqsh").exists()
+
+
 def test_a_machine_without_squashfs_tools(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bin/unsquashfs").unlink()
     assert ctrain("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh") == 77

@@ -25,7 +25,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_schemas_are_named_as_editors_take_them(capsys: pytest.CaptureFixture[str]) -> None:
     _, *lines = explain(capsys, "schemas").splitlines()
     paths = [Path(line.partition("  # yaml-language-server: $schema=")[2]) for line in lines]
-    assert [path.name for path in paths] == ["images.json", "job.json", "site.json"]
+    assert [path.name for path in paths] == ["images.json", "job.json", "project.json", "site.json"]
     assert all("properties" in json.loads(path.read_text()) for path in paths)
 
 

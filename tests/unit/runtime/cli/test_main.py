@@ -16,6 +16,7 @@ import pytest
 from ctrain_runtime.cli import main as module
 from ctrain_runtime.cli.main import RUN, RUNTIME_VERBS, Verb, main
 from ctrain_runtime.errors import StoreError
+from samples.programs import answer
 from samples.runs import Bench
 
 Does = Callable[[Callable[[argparse.Namespace], int]], list[Verb]]
@@ -71,6 +72,16 @@ def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert first == "ctrain 1.2.3"
     assert f"engine  apptainer 1.4.5 ({engine})" in others
     assert [line.split()[0] for line in others if not line.startswith("commit")] == ["python", "engine"]
+
+
+def test_the_version_where_the_engine_builds_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer(tmp_path, "singularity", "singularity-ce version 4.5.1\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(RUNTIME_VERBS, ["--version"]) == 0
+    line = f"engine  singularity 4.5.1 ({tmp_path}/singularity), which only runs images"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_the_version_where_there_is_no_engine(

@@ -380,10 +380,22 @@ def test_a_site_that_requires_signatures_requires_those_of_user_layers(
     assert f"layer {machine}/my.sqsh is not signed by a key that site strict trusts" in capsys.readouterr().err
 
 
-def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fakes.answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
+@pytest.mark.parametrize(
+    ("name", "banner", "why"),
+    [
+        ("apptainer", "apptainer version 1.4.5", "overlay is off"),
+        ("singularity", "singularity-ce version 4.5.1", "it is not set-uid root and its user another than root"),
+    ],
+)
+def test_an_engine_that_ignores_layers(
+    name: str, banner: str, why: str, machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (programs / "apptainer").unlink()
+    fakes.answer(programs, name, "started\n", version=f"{banner}\n")
     assert ctrain("--dry-run", *LOCAL, "./job") == 73
-    assert "no flat version of image" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{name} does not mount overlay partitions here (overlay is off" in error and f"{why}), and no flat" in error
+    assert "ctrain publish IMAGE --flatten" in error
     write_image(machine / "store", flat=True, digest="sha256:f1a7")
     assert ctrain("--dry-run", *LOCAL, "./job") == 0
     assert capsys.readouterr().out.splitlines()[1] == (

@@ -53,7 +53,7 @@ def test_runs_of_an_older_ctrain_hide_no_others(capsys: Out, monkeypatch: pytest
     assert runs("--json") == 0
     out, error = capsys.readouterr()
     assert [each["run"] for each in json.loads(out)["runs"]] == ["one"]
-    assert error.startswith("old: unsupported record schema in ")
+    assert error.startswith("old: unsupported schema 1 in ")
     assert list((two / "in-use").iterdir()) == []  # its lease has ended with it
 
 

@@ -70,7 +70,8 @@ def test_set_uid_root_needs_neither_namespaces_nor_fuse(
     install_set_uid(programs, machine, name)
     (programs / "unshare").unlink()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert levels() == {"engine": "ok", "subuid": "ok"}
+    last = {"apptainer": {"subuid": "ok"}, "singularity": {"builds": "warn"}}[name]
+    assert levels() == {"engine": "ok", **last}
     assert check()["engine"].text.endswith(", set-uid root")
 
 
@@ -94,6 +95,9 @@ def test_singularity_in_user_namespaces_mounts_no_layers(
     assert (check()["layers"].level, check()["layers"].text[:9]) == ("warn", "for root,")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "layers" not in check()
+    (machine / "singularity.conf").write_text("allow setuid = yes\nallow kernel squashfs = no\n")
+    assert check()["layers"].text.startswith("with `allow kernel squashfs = no`, Singularity mounts neither layers")
+    assert "subuid" not in check()  # only builds need that
     starter.unlink()
     assert check()["layers"].text == "without set-uid root, Singularity mounts neither layers nor SquashFS data sets"
 

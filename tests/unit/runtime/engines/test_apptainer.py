@@ -10,7 +10,7 @@ import pytest
 from ctrain_runtime import payload
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.engines.apptainer import Engine, find_engine, load_modules
+from ctrain_runtime.engines.apptainer import Engine, find_building_engine, find_engine, load_modules
 from ctrain_runtime.errors import EngineError
 from samples.plans import ENGINE
 from samples.programs import SYSTEM, answer, write_program
@@ -72,6 +72,15 @@ def test_apptainer_comes_before_singularity(programs: Path) -> None:
     answer(programs, "singularity", "singularity version 3.8.7\n")
     answer(programs, "apptainer", "apptainer version 1.4.5\n")
     assert find_engine().name == "apptainer"
+
+
+def test_apptainer_alone_builds(programs: Path) -> None:
+    answer(programs, "singularity", "singularity-ce version 4.5.1\n")
+    complaint = r"builds need Apptainer, and here is singularity 4\.5\.1 .*, which only runs images\. Install Apptainer"
+    with pytest.raises(EngineError, match=complaint):
+        find_building_engine()
+    answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    assert find_building_engine() == find_engine()
 
 
 @pytest.mark.usefixtures("programs")

@@ -124,7 +124,9 @@ def test_other_engines_get_the_image_itself() -> None:
 
 
 def test_no_flattened_image_for_an_engine_that_needs_one() -> None:
-    complaint = r"overlay partitions here, and no flat version of image pytorch 24.12-hd-r3 is published.* --flatten"
+    complaint = (
+        r"partitions here \(overlay is off\), and no flat version of image pytorch 24.12-hd-r3 is published.* --flatten"
+    )
     with pytest.raises(EngineError, match=complaint):
         a_plan(facts=IGNORING)
 

@@ -1,4 +1,4 @@
-"""The samples were written by ctrain when that schema was its own; but for the order of mounts they are of one run."""
+"""Each sample was written by ctrain when that schema was its own; but for the order of mounts they are of one run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ctrain_runtime.plan.model import DataCopy, Mount, Placement, Program
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.run import directory, old_plan
 
-SAMPLES = sorted((Path(__file__).parents[3] / "samples/old_plans").iterdir())
+SAMPLES = sorted((Path(__file__).parents[3] / "samples/formats").glob("plan-*.json"))
 CHECKPOINT = "/scratch/kim/ctrain/digits-0/checkpoint"
 
 
-def test_there_is_a_sample_of_each_old_schema() -> None:
-    assert [path.name for path in SAMPLES] == [f"schema-{number}.json" for number in range(1, directory.SCHEMA)]
+def test_there_is_a_sample_of_each_schema() -> None:
+    assert [path.name for path in SAMPLES] == [f"plan-{number}.json" for number in range(1, directory.SCHEMA + 1)]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
@@ -69,7 +69,7 @@ def test_a_run_of_an_older_ctrain_reads_with_its_plan_in_groups(sample: Path, tm
     ],
 )
 def test_a_damaged_old_plan_is_named(changes: dict[str, object], complaint: str, tmp_path: Path) -> None:
-    data = json.loads(SAMPLES[-1].read_text())
+    data = json.loads(SAMPLES[directory.GROUPED_SINCE - 2].read_text())
     (tmp_path / "plan.json").write_text(json.dumps({**data, "plan": {**data["plan"], **changes}}))
     with pytest.raises(ConfigError, match=complaint):
         directory.load_launch(tmp_path)

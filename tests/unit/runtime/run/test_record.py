@@ -105,7 +105,7 @@ def test_records_of_other_ctrains_are_named(begun: Record) -> None:
     for schema in (1, 4, None):
         data = {**dataclasses.asdict(begun), "schema": schema}
         (run / "record.json").write_text(json.dumps(data))
-        with pytest.raises(ConfigError, match=r"unsupported record schema in .*record\.json \(supported: 2, 3\)"):
+        with pytest.raises(ConfigError, match=rf"unsupported schema {schema} in .*record\.json \(supported: 2, 3\)"):
             record.load(run)
 
 
