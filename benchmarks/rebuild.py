@@ -12,6 +12,7 @@ that ctrain is installed for. How to read the result: benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -142,6 +143,8 @@ def main() -> int:
     parser.add_argument("--mirror", metavar="URL", help="Debian mirror (default: the one of this machine's apt)")
     parser.add_argument("--code-change", action="store_true", help="change a line of code in a real image")
     parser.add_argument("--image", default="pytorch-cpu", help="the real image (default: pytorch-cpu)")
+    text = "a shell command, as another build, that runs beside; it must not end before"
+    parser.add_argument("--beside", default="", metavar="COMMAND", help=f"for --code-change: {text}")
     parser.add_argument("--limit", type=float, default=10, metavar="SECONDS", help="for --code-change (default: 10)")
     parser.add_argument(
         "--growth", type=gigabytes, metavar="GB,GB", help="change a line of code in images of these sizes"
@@ -211,11 +214,12 @@ def code_change(bench: Bench, args: argparse.Namespace) -> tuple[dict[str, objec
     copy_cache(bench)
     program = sources / "examples/resnet50/train.py"
     costs = []
-    for turn in range(args.rounds + 2):  # the first makes all tests run if they never did; the second warms the caches
-        say(f"a line of {program.name} changed, {turn + 1} of {args.rounds + 2}")
-        with program.open("a") as file:
-            file.write(f"# changed {turn}\n")
-        costs.append(bench.build())
+    with running(args.beside):
+        for turn in range(args.rounds + 2):  # the first makes all tests run if they never did; the second warms caches
+            say(f"a line of {program.name} changed, {turn + 1} of {args.rounds + 2}")
+            with program.open("a") as file:
+                file.write(f"# changed {turn}\n")
+            costs.append(bench.build())
     cost = median(costs[2:])
     outcome = (bench.folder / "last.log").read_text()
     ran = re.findall(r"(?m)^test +(.*?)  +passed +\S+ s$", outcome)
@@ -225,6 +229,21 @@ def code_change(bench: Bench, args: argparse.Namespace) -> tuple[dict[str, objec
     print(f"code change of {args.image}: {took}, tests run: {', '.join(ran)}")
     facts = {"image": args.image, "rounds": args.rounds, "tests_run": ran, "tests_unchanged": unchanged}
     return {"code_change": {**facts, **asdict(cost), "limit": args.limit}}, cost.seconds <= args.limit
+
+
+@contextlib.contextmanager
+def running(command: str) -> Iterator[None]:
+    """Run a shell command ("": none) beside what is measured; raises Failed if it ends before."""
+    argv = ["/bin/sh", "-c", command or "sleep infinity"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+        if process.poll() is not None:
+            raise Failed(f"what was to run beside has ended: {command}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
 
 
 def copy_cache(bench: Bench) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -100,3 +103,21 @@ def test_wrong_sizes_are_refused(
         run(rebuild, monkeypatch, *options)
     assert refused.value.code == 2
     assert f"rebuild.py: error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "code"), [("sleep 1000", 0), ("true", 1)])
+def test_what_runs_beside_must_not_end_before(
+    rebuild: ModuleType, command: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        if command == "true":
+            started[0].wait()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run(rebuild, monkeypatch, "--code-change", "--beside", command) == code
+    assert started[0].returncode == (-signal.SIGTERM if code == 0 else 0)
