@@ -15,6 +15,7 @@ from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
+OCI_MODE_SINCE = (4, 0)  # of SingularityCE; Apptainer has none
 
 # Settings of the engine: in a caller's shell they would add binds, variables and options that the plan lacks.
 # Apptainer reads both families of names (its documentation, "Environment and Metadata").
@@ -102,7 +103,7 @@ def exec_argv(
     argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", unmounted]
     if workdir:
         argv += ["--pwd", workdir]
-    argv += no_eval(engine)
+    argv += [*no_oci(engine), *no_eval(engine)]
     if engine.fakeroot:
         argv.append("--fakeroot")
     if as_root:
@@ -126,7 +127,7 @@ def isolated_exec_argv(engine: Engine, *, as_root: bool) -> list[str]:
 
 def pull_argv(engine: Engine, reference: str, image: Path) -> list[str]:
     """The command that pulls `reference` into a file, past the engine's own cache: the image would be stored twice."""
-    return [engine.path, "pull", "--disable-cache", str(image), reference]
+    return [engine.path, "pull", *no_oci(engine), "--disable-cache", str(image), reference]
 
 
 def last_error(output: str) -> str:
@@ -169,6 +170,12 @@ def load_modules(engine: Engine, modules: Iterable[str]) -> list[str]:
 def no_eval(engine: Engine) -> list[str]:
     """The option without which a $ in the value of a variable is expanded, or run, by a shell inside; none before."""
     return ["--no-eval"] if _numbers(engine) >= NO_EVAL_SINCE[engine.name] else []
+
+
+def no_oci(engine: Engine) -> list[str]:
+    """The option without which SingularityCE pulls images of another format, and mounts no layers, where its
+    configuration has `oci mode = yes`."""
+    return ["--no-oci"] if engine.name == "singularity" and _numbers(engine) >= OCI_MODE_SINCE else []
 
 
 def _numbers(engine: Engine) -> tuple[int, ...]:

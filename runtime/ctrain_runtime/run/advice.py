@@ -41,6 +41,11 @@ _KNOWN = (
         "the image has no library {0}: use an image that has it, or build one with the package it is in",
     ),
     (
+        r"no loop devices available|failed to find loop device",
+        "the engine got no loop device, by which it mounts user layers and SquashFS data sets: without set-uid root, "
+        "Singularity never does; use Apptainer, or data in a directory (ctrain help runs)",
+    ),
+    (
         r"No space left on device|Disk quota exceeded|unable to write to file </torch_",
         "a disk, a quota or shared memory is full: compare df -h of the run directory, of /tmp and of /dev/shm on "
         "the node",

@@ -20,7 +20,7 @@ from ctrain_builder.plan.build_plan import BuildPlan
 from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.errors import ConfigError, EngineError, UsageError
-from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, Layer, Manifest
+from ctrain_runtime.store.manifest import BASE_BUILT_LABEL, SCHEMA, Layer, Manifest
 from samples import built_image
 from samples.programs import answer, give_away
 from samples.sample_images import sif
@@ -67,6 +67,23 @@ def test_the_plan_of_one_image(ctrain: Ctrain, capsys: pytest.CaptureFixture[str
     assert [(layer["definition"], layer["state"]) for layer in image["layers"]] == [("base", "new"), ("upper", "new")]
     assert told["needed"] > 0
     assert told["free"] > 0
+
+
+def test_an_image_that_a_newer_ctrain_has_built_is_built_again(
+    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a cache that both use. Its layers are kept."""
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    _finish(_told(capsys)["images"][0], tmp_path / "cache", make_manifest)
+    assert ctrain("build", "small", "--plan") == 0
+    assert "nothing to build" in capsys.readouterr().out
+    path = tmp_path / "cache/images/small_1.0-s.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
+    assert ctrain("build", "small", "--plan") == 0
+    out = capsys.readouterr().out
+    assert "its manifest cannot be read" in out and "1 image to build" in out
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    assert [layer["state"] for layer in _told(capsys)["images"][0]["layers"]] == ["ok", "ok"]
 
 
 def test_singularity_plans_and_does_not_build(

@@ -41,6 +41,21 @@ def test_engines_older_than_no_eval_are_not_given_it(name: str, version: str, ha
     assert ("--no-eval" in apptainer.exec_argv(Engine(name, "/usr/bin/engine", version))) is has_it
 
 
+@pytest.mark.parametrize(
+    ("engine", "has_it"),
+    [
+        (Engine("singularity", "/usr/bin/singularity", "3.11.5"), False),
+        (Engine("singularity", "/usr/bin/singularity", "4.0.0"), True),
+        (Engine("singularity", "/usr/bin/singularity", "unknown"), False),
+        (ENGINE, False),
+    ],
+)
+def test_singularity_is_kept_from_oci_mode(engine: Engine, has_it: bool) -> None:
+    """Its sources have --no-oci in exec and pull since 4.0.0, and `oci mode` in singularity.conf."""
+    for argv in (apptainer.exec_argv(engine), apptainer.pull_argv(engine, "docker://a", Path("/a.sif"))):
+        assert ("--no-oci" in argv) is has_it
+
+
 def test_nv_and_userns_only_when_asked_for() -> None:
     assert not {"--nv", "--rocm", "--userns", "--pwd"} & set(apptainer.exec_argv(ENGINE))
     assert "--userns" in apptainer.exec_argv(ENGINE, as_root=True)

@@ -32,6 +32,11 @@ ABORT = "terminate called without an active exception"  # pytorch/pytorch#190489
 NO_MODULE = "/usr/bin/python3: No module named deepspeed.launcher"
 DIRECT = 'The application appears to have been direct launched using "srun",'  # open-mpi/ompi#12146
 OPAL = "[nid200247:2144171] OPAL ERROR: Unreachable in file ext3x_client.c at line 111"
+LOOP = (  # recorded with SingularityCE 4.3.4 in a user namespace
+    "FATAL:   container creation failed: mount /proc/self/fd/10->/opt/singularity/var/singularity/mnt/session/"
+    "data-images/0 error: while mounting image /proc/self/fd/10: failed to find loop device: could not attach image"
+    " file to loop device: no loop devices available"
+)
 FULL = "OSError: [Errno 28] No space left on device"
 
 
@@ -58,6 +63,7 @@ FULL = "OSError: [Errno 28] No space left on device"
             "OSError: libcudart.so.12: cannot open shared object file: No such file",
             "the image has no library libcudart.so.12",
         ),
+        (LOOP, "the engine got no loop device"),
         (FULL, "a disk, a quota or shared memory is full"),
         ("OSError: [Errno 122] Disk quota exceeded", "a disk, a quota or shared memory is full"),
         (SHARED_MEMORY, "a disk, a quota or shared memory is full"),
