@@ -257,7 +257,7 @@ class Builder:
         self.progress.done("layer", planned.name, "cached", target.stat().st_size)
         return True
 
-    def _replacing(self, target: Path, name: str) -> contextlib.AbstractContextManager[None]:
+    def _replacing(self, target: Path, name: str) -> contextlib.AbstractContextManager[bool]:
         note = f"layer {name} is finished, and waits for builds that use the one before"
         return self.cache.locks.replacing(target, lambda: self.progress.note(note), self.progress.tick)
 

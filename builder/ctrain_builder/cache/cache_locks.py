@@ -15,6 +15,10 @@ from typing import IO, Any, Optional
 from ctrain_builder.files import locks
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class CacheLocks:
     root: Path
@@ -36,34 +40,35 @@ class CacheLocks:
 
     @contextlib.contextmanager
     def use(self, path: Path) -> Iterator[bool]:
-        """Keep a layer or image from being evicted, and note that it is in use now. False: it does not exist."""
-        while path.exists():
-            file = locks.try_lock(path, fcntl.LOCK_SH)
-            if file is not None:
-                with file:
-                    os.utime(path)
-                    yield True
-                return
-            time.sleep(locks.POLL_SECONDS)  # it is being evicted or replaced
-        yield False
+        """Keep a layer or image from being evicted or replaced, and note that it is in use now. False: it does not
+        exist."""
+        with self._hold_file(path, fcntl.LOCK_SH) as exists:
+            if exists:
+                os.utime(path)
+            yield exists
+
+    def replacing(
+        self, path: Path, waiting: Callable[[], None], tick: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[bool]:
+        """Keep builds from a file that is to be replaced, if it exists, once none uses it."""
+        return self._hold_file(path, fcntl.LOCK_EX, waiting, tick)
 
     @contextlib.contextmanager
-    def replacing(self, path: Path, waiting: Callable[[], None], tick: Callable[[], None]) -> Iterator[None]:
-        """Keep builds from a file that is to be replaced, once none uses it: `waiting` is called once while one does,
-        `tick` several times a second."""
-        notified = False
+    def _hold_file(
+        self, path: Path, kind: int, waiting: Callable[[], None] = _nothing, tick: Callable[[], None] = _nothing
+    ) -> Iterator[bool]:
+        """Lock a file of the cache; `waiting` is called once while others have it, `tick` several times a second."""
         while path.exists():
-            file = locks.try_lock(path, fcntl.LOCK_EX)
+            file = locks.try_lock(path, kind)
             if file is not None:
                 with file:
-                    yield
+                    yield True
                 return
-            if not notified:
-                notified = True
-                waiting()
+            waiting()
+            waiting = _nothing
             tick()
             time.sleep(locks.POLL_SECONDS)
-        yield
+        yield False
 
     def move_out(self, path: Path, target: Path) -> Optional[Path]:
         """Move an image out of the cache, and forget its manifest. None: it is missing, or in use (then it stays)."""

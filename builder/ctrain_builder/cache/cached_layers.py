@@ -49,10 +49,9 @@ class CachedLayers:
         return content.built if content else ""
 
     def _describe(self, path: Path, content: LayerContent) -> None:
+        # Earlier versions know only what most layers have.
         known = {name: value for name, value in asdict(content).items() if value != "" and value is not False}
-        CacheFiles(self.root).write(
-            path.with_suffix(".json"), known
-        )  # earlier versions know only what most layers have
+        CacheFiles(self.root).write(path.with_suffix(".json"), known)
 
 
 def partition(layer: Path, suffix: str) -> tuple[int, int]:

@@ -19,14 +19,15 @@ def evict(cache: Cache, cap: int) -> int:
 
     What any build uses stays. Returns the bytes that are left.
     """
-    total = _total(_by_use(cache))
-    if total > cap:
-        with cache.locks.hold("evict"):  # two at once would remove more than they must
-            files = _by_use(cache)
-            total = _total(files)
-            for _, size, path in files:
-                if total > cap and remove(cache, path):
-                    total -= size
+    files = _by_use(cache)
+    if sum(size for _, size, _ in files) <= cap:
+        return sum(size for _, size, _ in files)
+    with cache.locks.hold("evict"):  # two at once would remove more than they must
+        files = _by_use(cache)
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total > cap and remove(cache, path):
+                total -= size
     return total
 
 
@@ -38,10 +39,6 @@ def _by_use(cache: Cache) -> list[tuple[int, int, Path]]:
             status = path.stat()
             files.append((status.st_mtime_ns, status.st_size, path))
     return sorted(files)
-
-
-def _total(files: list[tuple[int, int, Path]]) -> int:
-    return sum(size for _, size, _ in files)
 
 
 def large_files(cache: Cache) -> list[Path]:

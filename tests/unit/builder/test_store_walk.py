@@ -21,6 +21,19 @@ from samples.shop import Shop
 PAGE = Path(__file__).parents[3] / "docs/store-rules.md"
 FILE = re.compile(r"`(/\S+)`:\n+```yaml\n(.*?)```", re.DOTALL)
 STEP = re.compile(r"```\n(\$ .*?)```", re.DOTALL)
+MANUAL = Path(__file__).parents[3] / "docs/store.md"
+BLOCKS = re.split(r"(?m)^```.*$", MANUAL.read_text(encoding="utf-8"))[1::2]
+COMMAND = re.compile(r"(?m)^(?:\w*\$ +)?(ctrain .*?)(?:  .*)?$")
+# What needs an engine, a registry or a build, and the tests that run it.
+ELSEWHERE = {
+    r"ctrain publish\b": ("unit/builder/test_publish_verb.py", '"publish"'),
+    r"ctrain store adopt\b": ("integration/test_adopt.py", '"adopt"'),
+    r"ctrain store sign\b.* --all-signed-by": ("integration/test_signatures.py", '"--all-signed-by"'),
+    r"ctrain store sign\b": ("integration/test_signatures.py", '"sign"'),
+    r"ctrain store verify --signatures": ("integration/test_signatures.py", '"--signatures"'),
+    r"ctrain store sync .*oras://": ("integration/sync/test_versions.py", 'f"oras://'),
+    r"ctrain run\b": ("integration/test_adopt.py", '"run"'),
+}
 
 
 @pytest.fixture
@@ -80,3 +93,26 @@ def test_each_command_prints_what_the_page_shows(site: Path, capsys: pytest.Capt
         for line in filter(None, shown):
             pattern = re.escape(re.sub(r" +", " ", line.rstrip())).replace(r"\.\.\.", ".*")
             assert re.search(rf"(?m)^{pattern}\s*$", text), f"{command}\n{line}\n\n{text}"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if COMMAND.search(block)])
+def test_each_command_of_the_manual_is_run_by_a_test(
+    block: str, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here, unless it is run elsewhere; the channel prod has pointed to three of four versions."""
+    shop = Shop(tmp_path / "apps", make_manifest, capsys)
+    for number, channel in enumerate(("prod", "prod", "dev", "prod")):
+        shop.publish(sif(data=b"squashfs %d" % number), channel, name="pytorch", tag="24.12", stack="hd")
+    (tmp_path / "apps/store").rename(tmp_path / "apps/ctrain")
+    shop.root = tmp_path / "apps/ctrain"
+    (tmp_path / "media").mkdir()
+    for command in COMMAND.findall(block):
+        places = [place for words, place in ELSEWHERE.items() if re.match(words, command)]
+        if places:
+            file, word = places[0]
+            assert word in (MANUAL.parents[1] / "tests" / file).read_text("utf-8"), command
+            continue
+        later = command.replace("--until 2027", "--until 2999")
+        argv = shlex.split(re.sub(r"(?<![\w.])/(apps|media)/", rf"{tmp_path}/\1/", later))[1:]
+        own = [] if argv[1] in ("init", "sync") else ["--store", str(shop.root)]
+        assert main([*RUNTIME_VERBS, *BUILD_VERBS], [*argv, *own]) == 0, (command, capsys.readouterr())
