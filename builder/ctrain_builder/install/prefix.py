@@ -139,9 +139,10 @@ def complete(path: Path, installation: Installation) -> None:
 
 
 def _read(path: Path) -> Installation:
+    """Without the keys of a newer ctrain: who has gone back to an older one must be able to switch to it again."""
     try:
-        return config.load(Installation, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except ValueError as error:
+        return config.load_known(Installation, dict(json.loads(path.read_text(encoding="utf-8"))), str(path))
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
 
 

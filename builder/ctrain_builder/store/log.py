@@ -71,13 +71,14 @@ def is_lost(root: Path) -> bool:
 
 
 def read(root: Path) -> Iterator[Entry]:
-    """The entries, oldest first; lines that crashes have cut off are left out."""
+    """The entries, oldest first; lines that crashes have cut off are left out. Those of a newer ctrain count: they tell
+    what a channel pointed to."""
     try:
         text = (root / STORE_LOG).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     for line in text.splitlines():
         try:
-            yield config.load(Entry, json.loads(line), STORE_LOG)
+            yield config.load_known(Entry, json.loads(line), STORE_LOG)
         except (ValueError, AttributeError, ConfigError):
             continue

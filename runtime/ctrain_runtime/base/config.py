@@ -48,6 +48,12 @@ def load(kind: type[T], data: Mapping[str, Any], source: Source) -> T:
     )
 
 
+def load_known(kind: type[T], data: Mapping[str, Any], source: Source) -> T:
+    """As `load`, without the keys that only a newer ctrain knows. Raises ConfigError."""
+    known, _ = _members(kind)  # type: ignore[arg-type]  # classes are hashable
+    return load(kind, {key: value for key, value in data.items() if key in known}, source)
+
+
 @functools.cache
 def _members(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
     """The types of a dataclass's fields, and the names of those without a default."""

@@ -116,6 +116,24 @@ def test_an_upgrade_lies_beside_the_old_version_until_it_is_switched_to(ctrain: 
     assert second.startswith("0.2.0 20")
 
 
+def test_an_older_version_switches_to_one_of_which_it_does_not_know_all(ctrain: Install, prefix: Path) -> None:
+    ctrain(version="0.1.0")
+    ctrain(version="0.2.0")
+    file = prefix / "0.2.0/ctrain-installation.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "colour": "red"}))
+    ctrain("--switch", "0.2.0")
+    assert current(prefix) == "0.2.0"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "{}"])
+def test_a_damaged_version_is_named(ctrain: Install, prefix: Path, text: str) -> None:
+    ctrain(version="0.1.0")
+    file = prefix / "0.1.0/ctrain-installation.json"
+    file.write_text(text)
+    error = ctrain("--switch", "0.1.0", code=66)
+    assert str(file) in error and error.count("\n") == 1
+
+
 def test_what_a_complete_version_lacks_is_not_added_to_it(ctrain: Install, prefix: Path) -> None:
     ctrain(version="0.1.0")
     what = f"ctrain 0.1.0 in {prefix} is without [build], and a complete version never changes"

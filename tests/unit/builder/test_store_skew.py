@@ -144,6 +144,17 @@ def test_a_manifest_is_retired_and_restored_byte_by_byte(shop: Shop, kind: str) 
         assert json.loads(before)["schema"] == 2
 
 
+def test_a_rollback_knows_what_a_newer_ctrain_has_logged(shop: Shop) -> None:
+    """prod was 1, then 2, then by a newer ctrain 3."""
+    shop("promote", "small", "1.0-s-r3", "prod")
+    log = shop.root / "ctrain-store.log"
+    *lines, last = log.read_text().splitlines()
+    log.write_text("\n".join((*lines, json.dumps({**json.loads(last), "colour": "red"}))) + "\n")
+    assert "promote" in shop("log").splitlines()[-1]
+    shop("rollback", "small", "prod")
+    assert shop.versions[2] == ("prod",)
+
+
 def test_versions_of_the_previous_schema_are_verified(shop: Shop, tmp_path: Path) -> None:
     previous_schema(shop.file(1, "json"))
     said = shop("verify", "--cache", str(tmp_path / "cache"))
