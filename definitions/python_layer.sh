@@ -25,7 +25,7 @@ image_has() { ask has "$@"; }       # REQUIREMENT...
 image_allows() { ask allows "$@"; } # REQUIREMENT...
 ask() {
     answer=0
-    # shellcheck disable=SC2154
+    # shellcheck disable=SC2154  # whoever sources this has set it
     python3 "$work/python_packages.py" "$@" || answer=$?
     case $answer in
         0) return 0 ;;
@@ -48,13 +48,26 @@ constrained() { # NAME==VERSION
 # Make files in the new DIRECTORY by a command. `ctrain build` keeps them for the next build in which the same programs have
 # run, and where they count for the same packages: mirrors can have newer ones.
 compile_once() { # DIRECTORY COMMAND...
+    name_kept "$1"
+    make_once "$@"
+}
+
+# The same as a job beside what follows; the packages are those of now.
+compile_beside() { # DIRECTORY COMMAND...
+    name_kept "$1"
+    make_once "$@" &
+}
+
+name_kept() { # DIRECTORY
+    packages=$({ dpkg-query --show || true; python3 -m pip list --format freeze; } | sha256sum)
+    kept=/mnt/compiled/$(basename "$1")-${packages%% *}
+}
+
+make_once() { # DIRECTORY COMMAND...
     directory=$1
     shift
-    name=$(basename "$directory")
-    packages=$({ dpkg-query --show || true; python3 -m pip list --format freeze; } | sha256sum)
-    kept=/mnt/compiled/$name-${packages%% *}
     if [ -d "$kept" ]; then
-        echo "$name: compiled before, taken from the cache"
+        echo "$(basename "$directory"): compiled before, taken from the cache"
         cp -r "$kept" "$directory"
         return
     fi
@@ -62,7 +75,7 @@ compile_once() { # DIRECTORY COMMAND...
     # Not the layer's time, which changes with its tests. What Python compiled of the image would be missing next time.
     (export SOURCE_DATE_EPOCH=315619200 PYTHONDONTWRITEBYTECODE=1; "$@")
     if [ -d /mnt/compiled ]; then
-        rm -rf /mnt/compiled/"$name"-*
+        rm -rf "${kept%-*}"-*
         cp -r "$directory" "$kept"
     fi
 }

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.whole_run
+
 
 def git(checkout: Path, *arguments: str) -> str:
     return subprocess.run(["git", "-C", checkout, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,4 +1,4 @@
-"""compile_once of definitions/python_layer.sh, with a shell for a compiler, and stand-ins for pip and dpkg."""
+"""What definitions/python_layer.sh compiles once, with a shell for a compiler, and stand-ins for pip and dpkg."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ chmod 750 "$1/lib/it.so"
 class Image:
     def __init__(self, root: Path) -> None:
         self.root, self.made, self.kept = root, root / "made", root / "compiled"
-        found = re.search(r"(?ms)^compile_once\(\).*?^}$", SCRIPT.read_text())
+        found = re.search(r"(?ms)^compile_once\(\).*?^make_once\(\).*?^}$", SCRIPT.read_text())
         assert found and "/mnt/compiled" in found[0]
         (root / "post").write_text(f'{found[0].replace("/mnt/compiled", str(self.kept))}\ncompile_once "$@"\n')
         (root / "compiler").write_text(COMPILER)
@@ -73,6 +73,19 @@ def test_other_packages_compile_again_and_what_was_kept_goes(image: Image, name:
     assert image.compile().returncode == 0
     assert image.times == 2
     assert len(list(image.kept.iterdir())) == 1 and list(image.kept.iterdir()) != before
+
+
+def test_beside_what_follows_the_packages_are_those_of_before(image: Image) -> None:
+    """compile_beside starts while pip is going to install: what it keeps counts for the packages without these."""
+    post = (image.root / "post").read_text()
+    more = "printf '#!/bin/sh\\necho torch==2.13.0 new==1\\n' > bin/python3\nname_kept other"
+    beside = f'\ncompile_beside "$@"\n{more}\nwait $!\n'
+    (image.root / "post").write_text(post.replace('\ncompile_once "$@"\n', beside))
+    before = (image.root / "bin/python3").read_text()
+    assert image.compile().returncode == 0
+    (image.root / "bin/python3").write_text(before)
+    assert image.compile().stdout == "made: compiled before, taken from the cache\n"
+    assert image.times == 1
 
 
 def test_an_image_without_dpkg(image: Image) -> None:

@@ -272,18 +272,17 @@ def bench(
     return bench
 
 
-@pytest.mark.parametrize("verb", ["state", *HEAD[2:]])
+@pytest.mark.parametrize("verb", HEAD[2:])
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
 def test_what_each_verb_does(bench: Bench, row: Row, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, change, state, *answers = row
     change(bench)
     capsys.readouterr()
-    if verb == "state":
+    if verb == HEAD[-1]:  # which often does nothing: a bench serves both
         assert bench.ctrain("build", "small", "--plan", "--json", *_arguments(bench)) == 0
         (planned,) = json.loads(capsys.readouterr().out)["images"]
         stage = CachedImage(bench.cache, bench.plan.spec).state(_renewed_plan(bench), find_engine()).stage.value
         assert (stage, planned["needs_build"]) == (state, state != "tested")
-        return
     answer = answers[HEAD[2:].index(verb)]
     if verb == "`publish`":
         done = bench.verb("publish", "--store", str(bench.root / "store"))

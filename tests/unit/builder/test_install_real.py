@@ -15,6 +15,8 @@ from samples.wheels import repack, write_tree_wheel
 
 NEEDED = ("pyyaml", "requests", "certifi", "charset-normalizer", "idna", "urllib3")
 
+pytestmark = pytest.mark.whole_run
+
 
 @pytest.fixture(scope="module")
 def prefix(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

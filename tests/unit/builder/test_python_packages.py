@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +50,31 @@ class Image:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{lines}")
 
     def run(self, *argv: str, constraints: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the program and pip, which would take longer to start than to run, in this process."""
         (self.root / "constraints.txt").write_text(constraints)
-        env = {
-            **os.environ,
-            "PYTHONPATH": f"{self.root}:{self.root / 'site'}",
-            "PIP_CONSTRAINT": str(self.root / "constraints.txt"),
-        }
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            standard = [path for path in sys.path if "packages" not in path]
+            patch.setattr(sys, "path", [str(PROGRAM.parent), str(self.root), str(self.root / "site"), *standard])
+            patch.setattr(sys, "argv", [str(PROGRAM), *argv])
+            patch.setattr(subprocess, "run", self._pip)
+            patch.setenv("PIP_CONSTRAINT", str(self.root / "constraints.txt"))
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(str(PROGRAM), run_name="__main__")
+        message = end.value.code if isinstance(end.value.code, str) else ""
+        code = 1 if message else int(end.value.code or 0)
+        return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue() + message)
+
+    def _pip(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        assert argv[:3] == [sys.executable, "-m", "pip"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", argv[2:])
+            runpy.run_path(str(self.root / "pip/__main__.py"))
+        return subprocess.CompletedProcess(argv, 0)
+
+    def process(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run both as the processes that they are in an image."""
+        env = {**os.environ, "PYTHONPATH": f"{self.root}:{self.root / 'site'}"}
         return subprocess.run([sys.executable, "-S", str(PROGRAM), *argv], env=env, capture_output=True, text=True)
 
     def install(self, *argv: str, constraints: str = "") -> str:
@@ -105,6 +128,15 @@ def test_only_what_is_too_old_is_raised(image: Image) -> None:
     assert image.install(*PINS) == ""
     assert image.packages == {"transformers": "5.12.1", "safetensors": "0.7.0", "regex": "2026.11.15", **TORCH}
     assert image.asked == ["install --no-deps transformers==5.12.1", "install --no-deps regex==2026.11.15"]
+
+
+def test_as_processes_it_is_the_same(image: Image) -> None:
+    done = image.process("install", *PINS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert image.asked == ["install --no-deps transformers==5.12.1", "install --no-deps regex==2026.11.15"]
+    assert image.process("has", "regex>=2027").returncode == 10
+    refused = image.process("install", "hub==2.4.0")
+    assert refused.returncode == 1 and refused.stderr.startswith("Python packages: hub 2.4.0 needs hf-xet>=1.6; ")
 
 
 def test_nothing_is_asked_of_pip_where_nothing_is_missing(image: Image) -> None:
