@@ -46,11 +46,9 @@ def test_what_is_tested_of_an_image_with_all(project: Path) -> None:
         ("as declared", 0),
         ("imports", 0),
         ("torch unchanged", 1),
-        ("import horovod.torch", 1),
         ("horovodrun -cb", 1),
         ("all-reduce by MPI", 1),
         ("all-reduce by Gloo", 1),
-        ("import deepspeed", 2),
         ("DeepSpeed step", 2),
         ("%test of horovod", 1),
         ("%test of deepspeed", 2),
@@ -77,11 +75,24 @@ def test_tensorflow_whose_base_has_horovod(project: Path) -> None:
     facts = {"tensorflow": "2.17.0", "horovod": "0.28.1", "files of tensorflow": "34cd"}
     checks = {check.name: check for check in tests.checks(image, facts, 0)}
     assert list(checks) == [
-        *("layers mounted", "imports", "tensorflow unchanged", "import horovod.tensorflow"),
-        *("horovodrun -cb", "all-reduce by Gloo", "%test of upper"),
+        *("layers mounted", "imports", "tensorflow unchanged", "horovodrun -cb", "all-reduce by Gloo"),
+        "%test of upper",
     ]
-    assert checks["import horovod.tensorflow"].since == 0
+    assert checks["all-reduce by Gloo"].since == 0
     assert checks["all-reduce by Gloo"].argv[-3:] == ("/mnt/all_reduce.py", "tensorflow", "2")
+
+
+@pytest.mark.parametrize(
+    ("features", "imports"),
+    [
+        (("PyTorch",), ["import horovod.torch"]),
+        (("PyTorch", "TensorFlow"), ["import horovod.torch", "import horovod.tensorflow"]),
+        (("PyTorch", "TensorFlow", "MPI"), ["import horovod.tensorflow"]),
+    ],
+)
+def test_what_no_all_reduce_imports_is_imported(project: Path, features: tuple[str, ...], imports: list[str]) -> None:
+    found = names(list(tests.checks(planned(project, horovod=features), TORCH, 0)))
+    assert [name for name in found if name.startswith("import ")] == imports
 
 
 @pytest.mark.parametrize(
