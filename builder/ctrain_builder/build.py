@@ -312,21 +312,19 @@ class Builder:
             used.enter_context(self.cache.locks.use(made))  # before others can see it, and evict it
             with self._replacing(target, planned.name):
                 self.cache.layers.add(made, target, manifest_writer.utc_now(), private=bool(self.host.secrets))
-            self._remember_passes(container, plan, [*below, target], passed)
-            self._compare(container, plan, planned, [*below, target])
+            layers = plan.layers[: len(below) + 1]
+            self._remember_passes(container, layers, passed)
+            self._compare(container, layers)
         step.end("copied" if planned.inherited else "built", target.stat().st_size)
 
-    def _compare(self, container: Container, plan: BuildPlan, planned: PlannedLayer, paths: list[Path]) -> None:
-        """Say why a layer is not what images.lock has of it, if it is not."""
+    def _compare(self, container: Container, layers: Sequence[PlannedLayer]) -> None:
+        """Say why the topmost layer is not what images.lock has of it, if it is not."""
+        planned = layers[-1]
         if planned.locked is None:
             return
-        if why := lock.deviation(container, self._stack(plan, paths), planned.locked, planned.key):
+        stack = reuse.cached_stack(self.cache, layers)
+        if why := lock.deviation(container, stack, planned.locked, planned.key):
             self.progress.note(f"layer {planned.name} is not as {lock_file.FILE} has it: {why}")
-
-    def _stack(self, plan: BuildPlan, files: Sequence[Path]) -> Stack:
-        """The lowest layers of an image, whose files these are."""
-        lowest = plan.layers[: len(files)]
-        return Stack(tuple(files), tuple(self.cache.layers.content(one.key, one.definition.is_base) for one in lowest))
 
     def _may_keep(self, plan: BuildPlan, planned: PlannedLayer, number: int) -> bool:
         """Whether later builds may have what a layer has compiled: its %test has passed, all below was built here, and
@@ -366,10 +364,10 @@ class Builder:
         return passed
 
     def _remember_passes(
-        self, container: Container, plan: BuildPlan, files: list[Path], passed: Mapping[ImageTest, TestResult]
+        self, container: Container, layers: Sequence[PlannedLayer], passed: Mapping[ImageTest, TestResult]
     ) -> None:
         """An image of these layers, or of more that the tests cannot see, need not run them again."""
-        stack = self._stack(plan, files)
+        stack = reuse.cached_stack(self.cache, layers)
         for check, result in passed.items():
             mark = planned_tests.mark(self.cache, container, stack, check, flat=False)
             self.cache.memory.keep_fact(mark, asdict(planned_tests.identified(result, check, container.engine)))

@@ -5,20 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.options import find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
 from ctrain_builder.definitions import image_spec, lock_file
-from ctrain_builder.definitions.lock_file import LockedImage
 from ctrain_builder.image import lock
-from ctrain_builder.image.state import CachedImage, is_flat
-from ctrain_builder.layers.container import Container
-from ctrain_builder.plan.build_plan import BuildPlan
-from ctrain_builder.testing.reuse import Stack
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import ImageTestError, UsageError
+from ctrain_runtime.errors import UsageError
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -35,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
     lines, data = [], {}
     for plan in plans:
         title = f"{plan.spec.name}:{plan.spec.tag}"
-        image = _lock(cache, plan, host.mirror)
+        image = lock.make(cache, plan, find_engine(), host.mirror)
         is_new = found.images.get(title, {}).get(plan.arch) != image
         found = found.with_image(title, plan.arch, image)
         pypi, deb = (sum(len(getattr(layer, kind)) for layer in image.layers.values()) for kind in ("pypi", "deb"))
@@ -51,19 +45,3 @@ def execute(args: argparse.Namespace) -> int:
     lines.append(f"written: {path}; layers whose lock has changed are built again with the next `ctrain build`")
     print(json.dumps({"file": str(path), "images": data}, indent=2) if args.json else "\n".join(lines))
     return 0
-
-
-def _lock(cache: Cache, plan: BuildPlan, mirror: str) -> LockedImage:
-    """What the built image has. Raises ImageTestError unless it is there as planned, with its layers."""
-    state = CachedImage(cache, plan.spec, is_flat(plan.spec, False)).state(plan)
-    build = f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}"
-    if not state.is_as_planned:
-        raise ImageTestError(f"image {plan.spec.title} is not built as planned ({state.why})", build)
-    missing = [layer.name for layer in plan.layers if not layer.exists]
-    if missing:
-        raise ImageTestError(f"layer {missing[0]} of image {plan.spec.title} is no longer in the cache", build)
-    contents = [cache.layers.content(layer.key, layer.definition.is_base) for layer in plan.layers]
-    files = [cache.layers.path(layer.key, layer.definition.is_base) for layer in plan.layers]
-    with cache.work.create() as work:
-        container = Container(find_engine(), work, lambda: None)
-        return lock.make(container, plan, Stack(tuple(files), tuple(contents)), mirror)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder.cache.cache_root import open_cache
-from ctrain_builder.cache.upkeep import remove_damaged
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
 from ctrain_builder.cli.planning import Parents, detect_host, plan_images
@@ -27,13 +26,12 @@ from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.definitions import image_spec
 from ctrain_builder.definitions.image_spec import ImageSpec
-from ctrain_builder.files.digests import NotAsBuilt
 from ctrain_builder.image import publishable
 from ctrain_builder.image.state import CachedImage, is_flat
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_runtime.base.text import format_size
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, UsageError
+from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.store import open_store
@@ -69,15 +67,10 @@ def execute(args: argparse.Namespace) -> int:
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     image = CachedImage(cache, spec, is_flat(spec, args.flatten))
-    try:
+    if args.dry_run:
         return _publish(args, image, root)
-    except NotAsBuilt as error:
-        if args.dry_run:
-            raise
-        manifest, _ = image.recorded()
-        removed = remove_damaged(cache, image.path, manifest.layers if manifest else ())
-        what = f"{error.message}; removed from the cache: {', '.join(removed) or 'nothing, as a build uses it'}"
-        raise ImageUnusable(what, f"Run: {_command('build', args, spec)}") from error
+    with publishable.removing_damaged(image, f"Run: {_command('build', args, spec)}"):
+        return _publish(args, image, root)
 
 
 def _publish(args: argparse.Namespace, cached: CachedImage, root: Path) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Optional
 
+from ctrain_builder.cache import upkeep
 from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.files.digests import NotAsBuilt
 from ctrain_builder.image.state import CachedImage, Stage
 from ctrain_builder.plan import build_plan, redistribution
 from ctrain_builder.plan.build_plan import BuildPlan
-from ctrain_runtime.errors import ImageTestError, RegistryError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, RegistryError
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 
 _SHOWN_REASONS = 2  # of each layer
@@ -49,6 +51,19 @@ def manifest(cached: CachedImage, plan: BuildPlan, digest: str, command: Callabl
     what = f"image {spec.title} in the cache is not what `ctrain build` would make now{f' ({why})' if why else ''}"
     hint = f"Run: {command('build')}; or pass the --build-arg of its build, or --digest {found.digest}"
     raise ImageTestError(what, hint)
+
+
+@contextlib.contextmanager
+def removing_damaged(cached: CachedImage, hint: str) -> Iterator[None]:
+    """An image that turns out not to be as it was built is removed from the cache, with those of its layers that are
+    not. Raises ImageUnusable."""
+    try:
+        yield
+    except NotAsBuilt as error:
+        record, _ = cached.recorded()
+        removed = upkeep.remove_damaged(cached.cache, cached.path, record.layers if record else ())
+        what = f"{error.message}; removed from the cache: {', '.join(removed) or 'nothing, as a build uses it'}"
+        raise ImageUnusable(what, hint) from error
 
 
 def _differences(cache: Cache, plan: BuildPlan) -> str:

@@ -15,6 +15,7 @@ import json
 import platform
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -25,6 +26,7 @@ from ctrain_builder.definitions import files
 from ctrain_builder.files.layer_content import LayerContent
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import NO_MOUNTS, Container, LowerLayers
+from ctrain_builder.plan.build_plan import PlannedLayer
 from ctrain_runtime import payload
 from ctrain_runtime.base import command
 from ctrain_runtime.engines.apptainer import Engine
@@ -117,6 +119,13 @@ class Stack:
     def digests(self, count: int) -> list[str]:
         """Of the lowest `count` of them."""
         return [content.digest for content in self.contents[:count]]
+
+
+def cached_stack(cache: Cache, layers: Iterable[PlannedLayer]) -> Stack:
+    """Planned layers, from the base upwards, as the cache has them."""
+    places = [(layer.key, layer.definition.is_base) for layer in layers]
+    contents = (cache.layers.content(*place) for place in places)
+    return Stack(tuple(cache.layers.path(*place) for place in places), tuple(contents))
 
 
 def needed_layers(cache: Cache, container: Container, stack: Stack, since: int) -> int:
