@@ -24,18 +24,38 @@ time.sleep(float(os.environ["PAUSE"]))
 with open(os.environ["CTRAIN_RUN_DIR"] + "/metrics.jsonl", "w") as metrics:
     metrics.write('{"step": 1, "steps": 1, "loss": %s}' % sys.argv[sys.argv.index("--lr") + 1] + "\\n")
 """
+SIZE = ("--nodes", "1", "--ranks-per-node", "1", "--gpus-per-node", "0", "--time", "5")
 
 
 @dataclass(frozen=True)
 class Laptop:
-    """A home of its own, with a key for the login node, which its ssh calls `login`."""
+    """A home of its own, with a key for the login node, which its ssh calls `login`, and `far` behind a jump host."""
 
     home: Path
+    log: Path  # of sshd
 
     def ctrain(self, *arguments: str) -> Done:
-        environment = {"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-        argv = [str(Path(sys.executable).with_name("ctrain")), *arguments]
-        return subprocess.run(argv, cwd=self.home, env=environment, capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            self._argv(*arguments), cwd=self.home, env=self._environment, capture_output=True, text=True, timeout=600
+        )
+
+    def job(self, program: str) -> None:
+        """The directory `job`, with this program."""
+        job = self.home / "job"
+        job.mkdir()
+        (job / "job.yaml").write_text("image: pytorch-cpu\nlauncher: env\ncommand: [python, train.py]\n")
+        (job / "train.py").write_text(program)
+
+    def logins(self) -> int:
+        """How often a key was accepted."""
+        return self.log.read_text().count("Accepted publickey")
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "xterm"}
+
+    def _argv(self, *arguments: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("ctrain")), *arguments]
 
 
 @pytest.fixture
@@ -43,11 +63,13 @@ def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
     if not SSHD.exists():
         pytest.skip("no OpenSSH server on this machine; tests/cluster/install brings it")
     place, home = cluster.home / ".sshd", tmp_path / "laptop"
+    shutil.rmtree(place, ignore_errors=True)  # of tests that were killed
     for folder in (place, home / "bin", cluster.home / "ctrain/bin"):
         folder.mkdir(parents=True, exist_ok=True)
     for key in (place / "host", home / "key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     shutil.copy(home / "key.pub", place / "authorized")
+    (cluster.home / "ctrain/bin/ctrain").unlink(missing_ok=True)
     (cluster.home / "ctrain/bin/ctrain").symlink_to(cluster.state / "apps/venv/bin/ctrain")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -67,17 +89,18 @@ def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
         """,
     )
     (home / "config").write_text(
-        f"Host login\n  HostName 127.0.0.1\n  Port {port}\n  User researcher\n  IdentityFile {home}/key\n"
+        f"Host far\n  ProxyJump login\nHost login far\n"
+        f"  HostName 127.0.0.1\n  Port {port}\n  User researcher\n  IdentityFile {home}/key\n"
         f"  UserKnownHostsFile {home}/known\n  StrictHostKeyChecking accept-new\n  IdentitiesOnly yes\n"
     )
     write_program(home / "bin/ssh", f'#!/bin/bash\nexec /usr/bin/ssh -F {home}/config "$@"\n')
-    cluster.start(str(SSHD), "-D", "-e", "-f", f"{place}/conf")
+    cluster.start(str(SSHD), "-D", "-E", f"{place}/log", "-f", f"{place}/conf")
     try:
         until(lambda: _listens(port), "the start of sshd", 120)
-        yield Laptop(home)
+        yield Laptop(home, place / "log")
     finally:
         shutil.rmtree(place)
-        (cluster.home / "ctrain/bin/ctrain").unlink()
+        (cluster.home / "ctrain/bin/ctrain").unlink(missing_ok=True)
 
 
 def _listens(port: int) -> bool:
@@ -87,15 +110,11 @@ def _listens(port: int) -> bool:
 
 def test_a_sweep_of_six_runs_by_ssh(laptop: Laptop) -> None:
     """Once cancelled, once finished; its results come back."""
-    job = laptop.home / "job"
-    job.mkdir()
-    (job / "job.yaml").write_text("image: pytorch-cpu\nlauncher: env\ncommand: [python, train.py]\n")
-    (job / "train.py").write_text(TRAIN)
-    size = ("--nodes", "1", "--ranks-per-node", "1", "--gpus-per-node", "0", "--time", "5")
+    laptop.job(TRAIN)
     sweep = ("--sweep", "lr=0.1,0.2", "--sweep", "seed=1..3")
     for name, pause in (("cancelled", 600), ("finished", 0)):
         pauses = ("--env", f"PAUSE={pause}")
-        done = laptop.ctrain("submit", "./job", "--on", "login", "--name", name, *size, *sweep, *pauses)
+        done = laptop.ctrain("submit", "./job", "--on", "login", "--name", name, *SIZE, *sweep, *pauses)
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"submitted 6 runs; see: ctrain status {name}" in done.stdout
         if name == "cancelled":
@@ -117,3 +136,22 @@ def test_a_sweep_of_six_runs_by_ssh(laptop: Laptop) -> None:
     done = laptop.ctrain("report", *(f"results/finished-{number}" for number in range(1, 7)), "-o", "sweep.html")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (laptop.home / "sweep.html").stat().st_size > 10_000
+
+
+def test_a_login_node_without_ctrain_behind_a_jump_host(laptop: Laptop, cluster: Cluster) -> None:
+    """It gets the ctrain of the laptop, once, which then runs a job on the cluster's nodes."""
+    (cluster.home / "ctrain/bin/ctrain").unlink()
+    copies = cluster.home / ".local/share/ctrain"
+    laptop.job(TRAIN)
+    try:
+        options = ("--on", "far", *SIZE, "--env", "PAUSE=0", "--set", "lr=0.5")
+        for name, notes in (("one", 1), ("two", 0)):
+            done = laptop.ctrain("run", "./job", "--name", name, *options)
+            assert done.returncode == 0, done.stdout + done.stderr
+            note = "note      no ctrain on far: this one is now there, in ~/.local/share/ctrain/"
+            assert done.stderr.count(note) == notes, done.stderr
+            assert cluster.record(name)["exit"]["code"] == 0
+        assert laptop.logins() == 4  # of two commands, each at both hosts
+        assert len(list(copies.iterdir())) == 1
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)

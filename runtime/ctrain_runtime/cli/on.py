@@ -17,7 +17,7 @@ from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.errors import RemoteError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.remote import upload
-from ctrain_runtime.remote.ssh import Connection
+from ctrain_runtime.remote.ssh import Connection, NoCtrainError
 
 
 def forward(verb: str, own: Sequence[str], parser: argparse.ArgumentParser, args: argparse.Namespace, host: str) -> int:
@@ -54,8 +54,14 @@ def where(args: argparse.Namespace, *, is_named: bool) -> dict[str, str]:
 
 
 def greet(link: Connection, **request: str) -> dict[str, object]:
-    """The answer of the ctrain there to the first request; a note if it is another version."""
-    told = link.call({"what": "hello", "digest": "", **request})
+    """The answer of the ctrain there to the first request. Without one, this ctrain is put there. A note tells that, or
+    that it is another version."""
+    hello = {"what": "hello", "digest": "", **request}
+    try:
+        told = link.call(hello)
+    except NoCtrainError:
+        print_line(f"note      no ctrain on {link.host}: this one is now there, in {link.install()}", sys.stderr)
+        told = link.call(hello)
     here, there = ctrain_version(), told.get("version")
     if here != there:
         print_line(f"note      ctrain is {here or 'unknown'} here and {there or 'unknown'} on {link.host}", sys.stderr)

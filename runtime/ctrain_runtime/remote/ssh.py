@@ -17,17 +17,18 @@ from typing import IO, Any, Optional
 
 from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError, RemoteError, UsageError
-from ctrain_runtime.remote import SERVE
+from ctrain_runtime.remote import SERVE, own_copy
 from ctrain_runtime.remote.words import MARK, as_word
 
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(@[A-Za-z0-9_][A-Za-z0-9_.:%-]*)?")
 LETTERS = {signal.SIGINT: b"I", signal.SIGTERM: b"T", signal.SIGHUP: b"H"}  # signals, where no terminal sends them
 LOST, NOT_FOUND = 255, 127  # exit codes of ssh, if it fails itself, and of a shell
-# A login shell, since PATH is often set there alone; ~/ctrain is where docs/installing.md puts it. Constant: shells of
-# all kinds read it.
+_ABSENT = "ctrain: none here"  # a line of _START, by which it is known from a ctrain that does not start
+# A login shell, since PATH is often set there alone; ~/ctrain is where docs/installing.md puts it, and the last place
+# where `install` does. Constant: shells of all kinds read it.
 _START = (
-    'exec bash -lc \'PATH="$PATH:$HOME/ctrain/bin:$HOME/.local/bin"; command -v ctrain >/dev/null || exit 127; '
-    f'exec ctrain {SERVE} "$1"\' ctrain'
+    f'exec bash -lc \'PATH="$PATH:$HOME/ctrain/bin:$HOME/.local/bin:$HOME/{own_copy.PLACE}/$2/bin"; '
+    f'command -v ctrain >/dev/null || {{ echo "{_ABSENT}" >&2; exit {NOT_FOUND}; }}; exec ctrain {SERVE} "$1"\' ctrain'
 )
 _CAUSES = (  # what ssh says, the cause, the next step
     ("Could not resolve hostname", "host unknown", "Name a host, or one of ~/.ssh/config"),
@@ -35,10 +36,10 @@ _CAUSES = (  # what ssh says, the cause, the next step
     ("Permission denied", "authentication refused", "Log in by hand first: ssh {host}"),
     ("Too many authentication failures", "authentication refused", "Log in by hand first: ssh {host}"),
 )
-_INSTALL = (  # the wheel is a file of the user's: no index is trusted to have this name
-    "Put it on PATH of login shells, or install it once, in the directory of its wheel:"
-    " scp ctrain-*.whl {host}: && ssh {host} 'python3 -m venv ctrain && ctrain/bin/pip install ctrain-*.whl'"
-)
+
+
+class NoCtrainError(RemoteError):
+    """The login node has no ctrain."""
 
 
 class Connection:
@@ -48,7 +49,7 @@ class Connection:
     def __init__(self, host: str) -> None:
         if not HOST.fullmatch(host):
             raise UsageError(f"not a login node: {host!r}", "Write HOST or USER@HOST; ports belong to ~/.ssh/config")
-        self.host = host
+        self.host, self._own_name = host, own_copy.name()
         self._options: tuple[str, ...] = ()
 
     def __enter__(self) -> Connection:
@@ -82,13 +83,23 @@ class Connection:
             raise RemoteError(f"{self.host}: cannot read the answer of ctrain: {text[:80]!r}")
         return answer
 
+    def install(self) -> str:
+        """Put this ctrain there, for this connection and later ones; into which directory. Raises CtrainError."""
+        argv = ["ssh", *self._options, "-T", "--", self.host, f"exec bash -ls {self._own_name}"]
+        with own_copy.pack() as packed, tempfile.TemporaryFile() as errors:
+            _rewind(packed)
+            with command.start(argv, stdin=packed, stdout=subprocess.DEVNULL, stderr=errors) as process:
+                code = process.wait()
+            if code:
+                raise self._failure(code, errors)
+        return f"~/{own_copy.PLACE}/{self._own_name}"
+
     @contextlib.contextmanager
     def answer(self, request: Mapping[str, Any], data: Optional[IO[bytes]] = None) -> Iterator[IO[bytes]]:
         """The answer to a request as a stream; who reads it raises EOFError where it is cut short."""
         argv = self._argv(request)
         if data:
-            data.flush()
-            os.lseek(data.fileno(), 0, os.SEEK_SET)  # what Python has read ahead counts for no other program
+            _rewind(data)
         with tempfile.TemporaryFile() as errors:
             streams = {"stdin": data or subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
             with command.start(argv, **streams) as process:
@@ -119,7 +130,15 @@ class Connection:
 
     def _argv(self, request: Mapping[str, Any], *options: str) -> list[str]:
         terminal = () if "-t" in options else ("-T",)
-        return ["ssh", *self._options, *terminal, *options, "--", self.host, f"{_START} {as_word(dict(request))}"]
+        return [
+            "ssh",
+            *self._options,
+            *terminal,
+            *options,
+            "--",
+            self.host,
+            f"{_START} {as_word(dict(request))} {self._own_name}",
+        ]
 
     def _open(self) -> None:
         batch = () if _can_ask() else ("-o", "BatchMode=yes")
@@ -155,8 +174,8 @@ class Connection:
         line = _last_line(_text(errors))
         if code == LOST:
             return RemoteError(f"connection to {self.host} lost: {line}", "Retry the same line")
-        if code == NOT_FOUND:
-            return RemoteError(f"no ctrain on {self.host}", _INSTALL.format(host=self.host))
+        if code == NOT_FOUND and line == _ABSENT:
+            return NoCtrainError(f"no ctrain on {self.host}")
         if f"'{SERVE}'" in line:
             return RemoteError(f"the ctrain of {self.host} is too old for --on", "Install the same version on both")
         kinds = {kind.exit_code: kind for kind in CtrainError.__subclasses__()}
@@ -203,6 +222,12 @@ def _run_piped(argv: Sequence[str]) -> int:
         for process in started:
             if process.stdin:
                 process.stdin.close()
+
+
+def _rewind(data: IO[bytes]) -> None:
+    """For another program: what Python has read ahead does not count for it."""
+    data.flush()
+    os.lseek(data.fileno(), 0, os.SEEK_SET)
 
 
 def _text(file: IO[bytes]) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.report import series, timeline
+from ctrain_runtime.report import nsys, series, timeline
 from ctrain_runtime.report.series import Metrics
 from ctrain_runtime.report.timeline import Phase
 from ctrain_runtime.run import events, hangs, logs, ranks, restarts
 from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.follow import read_text
-from ctrain_runtime.run.profiles import SUMMARIES, reports
+from ctrain_runtime.run.profiles import SUMMARIES
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run
 
@@ -68,7 +68,7 @@ def examine(run: Run, record: Record, state: str) -> Subject:
     hung = tuple((event.time, line) for event in job for line in hangs.lines([event]))
     stacks, profiles = _texts(run.path / run_files.STACKS, "*"), _texts(run.path / run_files.PROFILES, SUMMARIES)
     return Subject(
-        run, record, state, metrics, phases, _failure(run, record), hung, stacks, (*profiles, *reports(run.path))
+        run, record, state, metrics, phases, _failure(run, record), hung, stacks, (*profiles, *nsys.profiles(run.path))
     )
 
 

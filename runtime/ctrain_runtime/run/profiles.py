@@ -23,15 +23,7 @@ def note(plan: LaunchPlan) -> str:
         return ""
     directory = Path(plan.run_directory) / run_files.PROFILES
     if any(directory.glob(REPORTS)):
-        return f"profiles: {directory}; open them in Nsight Systems"
+        return f"profiles: {directory}; open them in Nsight Systems, or see: ctrain report {shlex.quote(plan.run)}"
     if not any(directory.glob(SUMMARIES)):
         return MISSING
     return f"profiles: {directory}; what took longest: ctrain report {shlex.quote(plan.run)}"
-
-
-def reports(run: Path) -> tuple[tuple[str, str], ...]:
-    """What Nsight Systems has recorded: of which rank, and what shows it."""
-    paths = sorted((run / run_files.PROFILES).glob(REPORTS), key=lambda path: (len(path.name), path.name))
-    return tuple(
-        (path.stem, f"Open {path} in Nsight Systems, or: nsys stats {shlex.quote(str(path))}") for path in paths
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from samples.login_node import HOST, LoginNode
+from samples.programs import write_program
 from samples.runs import Bench, ended, wait_for
 
 
@@ -189,6 +192,7 @@ def test_errors_of_the_ctrain_there_keep_their_code(login: LoginNode) -> None:
     assert error == f"ctrain: run 'gone' not found in {login.bench.runs}. List runs with: ctrain runs\n"
 
 
+OTHER_PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(9, 15)))
 REFUSALS = [
     ("ssh: Could not resolve hostname login: Name or service not known", "host unknown. Name a host, or one of"),
     ("kim@login: Permission denied (publickey,password).", "authentication refused. Log in by hand first: ssh"),
@@ -219,11 +223,6 @@ def test_a_host_that_cannot_be_reached(login: LoginNode) -> None:
     ("program", "expected", "complaint"),
     [
         (
-            "",
-            87,
-            f"no ctrain on {HOST}. Put it on PATH of login shells, or install it once, in the",
-        ),
-        (
             "echo \"ctrain: unknown command '__serve'. Known: run\" >&2; exit 64",
             87,
             f"the ctrain of {HOST} is too old for --on",
@@ -231,14 +230,51 @@ def test_a_host_that_cannot_be_reached(login: LoginNode) -> None:
         ("exit 0", 87, f"{HOST}: exit code 0, without an answer"),
         ("echo 'ctrain: no space left for /home/kim' >&2; exit 75", 75, f"{HOST}: no space left for /home/kim\n"),
         ("echo Traceback >&2; exit 1", 87, f"{HOST}: Traceback\n"),
+        ("echo 'bash: no such python' >&2; exit 127", 87, f"{HOST}: bash: no such python\n"),
     ],
 )
 def test_another_ctrain_there(login: LoginNode, program: str, expected: int, complaint: str) -> None:
     there = login.bench.folder / "ctrain/bin/ctrain"
-    there.write_text(f"#!/bin/bash\n{program}\n") if program else there.unlink()
+    there.write_text(f"#!/bin/bash\n{program}\n")
     code, _, error = ended(login.ctrain("status", *login.words()))
     assert code == expected
     assert error.startswith(f"ctrain: {complaint}")
+
+
+def without_ctrain(login: LoginNode, **programs: str) -> Path:
+    """The login node without ctrain, with these programs on its PATH; where a copy of ctrain would be."""
+    (login.bench.folder / "ctrain/bin/ctrain").unlink()
+    for name, script in programs.items():
+        write_program(login.bench.folder / "ctrain/bin" / name, f"#!/bin/bash\n{script}\n")
+    (login.bench.folder / ".bash_profile").write_text('PATH="$HOME/ctrain/bin:$PATH"\necho Welcome\n')
+    return login.bench.folder / ".local/share/ctrain"
+
+
+def test_a_login_node_without_ctrain_gets_this_one_once(login: LoginNode) -> None:
+    place = without_ctrain(login, python3=f'exec {shlex.quote(sys.executable)} "$@"')
+    for time in ("first", "second"):
+        code, out, error = ended(login.ctrain("runs", "--on", HOST, "--runs", str(login.bench.runs)))
+        assert (code, out.splitlines()[-1]) == (0, f"no runs in {login.bench.runs}"), error
+        (copy,) = place.iterdir()
+        note = f"note      no ctrain on {HOST}: this one is now there, in ~/.local/share/ctrain/{copy.name}\n"
+        assert error == (note if time == "first" else "")
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected", "complaint"),
+    [
+        (dict.fromkeys(OTHER_PYTHONS, "exit 1"), 87, "no Python 3.9 or newer on PATH of login shells. Load one in"),
+        ({"tar": "echo 'tar: a: No space left on device' >&2; exit 2"}, 75, "cannot unpack to "),
+    ],
+)
+def test_a_login_node_that_cannot_have_this_ctrain(
+    login: LoginNode, programs: dict[str, str], expected: int, complaint: str
+) -> None:
+    place = without_ctrain(login, **programs)
+    code, out, error = ended(login.ctrain("runs", "--on", HOST))
+    assert (code, out, list(place.iterdir())) == (expected, "", [])
+    assert error.startswith(f"ctrain: {HOST}: {complaint}")
+    assert error.count("\n") == 1
 
 
 def test_what_a_login_shell_prints_is_no_answer(login: LoginNode) -> None:
