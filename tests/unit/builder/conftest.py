@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.cache.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
@@ -135,3 +137,18 @@ def shop(tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.
     shop.publish("two", "prod")
     shop.publish("three", "dev")
     return shop
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return open_cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def layers(cache: Cache) -> list[Path]:
+    """Three layers of 10 bytes, the one used longest ago first."""
+    paths = [cache.layers.path(name, is_base=False) for name in "abc"]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes(10))
+        os.utime(path, (number, number))
+    return paths

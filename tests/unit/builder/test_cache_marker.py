@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,20 +13,10 @@ from ctrain_builder.cache.cache_root import CACHE_MARKER, open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError
+from samples.directories import content, fill
 
 KEY = "64d6464bbe7e5fb790b23dc3d3ec4cd3c6d509ecfa729d9aa76fc45edc638835"
 PROJECT = ("train.py", "tmp/data.bin", "tmp/tmpvqb08g2f/x", "logs/run.log", "inputs/a.json", "facts/f.json")
-
-
-def fill(root: Path, *names: str) -> dict[str, str]:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(name)
-    return content(root)
-
-
-def content(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): path.read_text() if path.is_file() else "" for path in root.rglob("*")}
 
 
 @pytest.mark.parametrize(
@@ -127,38 +113,6 @@ def test_two_that_open_a_new_cache_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert open_cache(root) == Cache(root)
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return open_cache(tmp_path / "cache")
-
-
-def test_sweeping_takes_only_what_builds_have_left(cache: Cache) -> None:
-    kept = fill(cache.root / "tmp", "data.bin", "mine/x", "tmpvqb08g2f/x", "build-vqb08g2f/x")
-    (cache.root / "tmp/ctrain-build-00000000").mkdir()  # killed before its lock was there
-    fill(cache.root / "tmp/ctrain-build-left0000", ".live", "x")
-    with cache.work.create() as work:
-        assert cache.work.sweep() == []
-        assert work.exists()
-    assert content(cache.root / "tmp") == kept
-
-
-def test_a_directory_that_is_swept_while_it_is_made_is_made_again(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
-
-    def swept(**options: Any) -> str:
-        made.append(make(**options))
-        assert len(made) > 1 or cache.work.sweep() == []
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", swept)
-    with cache.work.create() as work:
-        assert (len(made), str(work)) == (2, made[1])
-        assert work.exists()
-    assert content(cache.root / "tmp") == {}
-
-
 def test_clearing_takes_only_what_builds_have_made(cache: Cache) -> None:
     mine = ("layers/notes.sh", "layers/a/b.sif", "images/x.squash", "inputs/a/b.json", "logs/words", "space/mine")
     before = fill(cache.root, *mine)
@@ -169,24 +123,3 @@ def test_clearing_takes_only_what_builds_have_made(cache: Cache) -> None:
         pass
     (cache.root / "layers/link.sif").unlink()
     assert content(cache.root) == before
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_work_directory_of_another_user_stays(cache: Cache) -> None:
-    fill(cache.root / "tmp/ctrain-build-left0000", ".live")
-    try:
-        os.chown(cache.root / "tmp/ctrain-build-left0000", 12345, -1)
-    except OSError:
-        pytest.skip("this user namespace has one user")
-    assert cache.work.sweep() == []
-    assert (cache.root / "tmp/ctrain-build-left0000/.live").exists()
-
-
-def test_a_work_directory_that_is_used_stays(cache: Cache) -> None:
-    fill(cache.root / "tmp/ctrain-build-vqb08g2f", ".live")
-    with (cache.root / "tmp/ctrain-build-vqb08g2f/.live").open() as live:
-        fcntl.flock(live, fcntl.LOCK_EX)
-        assert cache.work.sweep() == []
-        assert (cache.root / "tmp/ctrain-build-vqb08g2f").exists()
-    cache.work.sweep()
-    assert not (cache.root / "tmp/ctrain-build-vqb08g2f").exists()
