@@ -26,6 +26,7 @@ OLDER = {  # with what each says of a run of today
     "501f7497": "plan.json has schema 3; this ctrain reads those up to 2",  # 2026-11-24
     "1315e8ce": "plan.json: plan: program: unknown key 'parameters'",  # 2026-11-28
 }
+WAITS = 'for _ in {1..3000}; do [ ! -e "$CTRAIN_RUN_DIR/go" ] || exit 5; sleep 0.1; done'
 pytestmark = pytest.mark.skipif(not LONG, reason="by day test_compatibility.py has files of each schema: CTRAIN_LONG=1")
 
 
@@ -66,8 +67,14 @@ def test_both_use_one_store_and_one_directory_of_runs(older: tuple[str, Path], c
     assert OLDER[commit] in refusal and refusal.count("\n") == 1
     assert OLDER[commit] in ctrain(packages, "runs")
     ctrain(packages, *run, "--name", "before", "--", "true")
+    ctrain(packages, "submit", *run[1:], "--name", "upgraded", "--", "bash", "-c", WAITS)
+    assert "running" in ctrain(checkout, "status", "upgraded")
+    (tmp_path / "runs/upgraded/go").touch()
+    assert "code 5" in ctrain(checkout, "attach", "upgraded", code=5)
     listed = ctrain(checkout, "runs")
-    assert {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]} == dict.fromkeys(
-        ("before", "today"), "completed"
-    ), listed
+    states = {name: state for name, state, *_ in map(str.split, listed.splitlines()[1:])}
+    assert states == {"before": "completed", "today": "completed", "upgraded": "failed"}, listed
+    ctrain(packages, "store", "promote", "tiny", "1.0-s-r1", "dev")
+    assert "dev" in ctrain(checkout, "store", "log").splitlines()[-1]
+    assert "dev,prod" in ctrain(checkout, "images")
     assert "1 version whole" in ctrain(checkout, "store", "verify")
