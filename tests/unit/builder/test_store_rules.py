@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -155,6 +156,8 @@ def test_a_scanner_must_have_come_to_a_clean_end(shop: Shop, scanner: Callable[[
         assert said.splitlines()[-1].split()[2] == str(code), said
         assert problem in shop(*promote, code=83 if problem else 0)
     assert shop.data("list")["images"][3]["scan"]["verdict"] == "clean"
+    shop("catalogue")
+    assert re.search('"scan": ?"clean on ', (shop.root / "catalogue.html").read_text())
     assert "scan       clean on " in shop("show", "small:1.0-s-r4")
     head, *rows = shop("list").splitlines()
     assert head.split()[-1] == "scan" and [row.split()[-1] for row in rows] == ["-", "-", "-", "clean"]
