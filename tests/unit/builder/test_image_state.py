@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -236,8 +237,15 @@ TABLE: Sequence[Row] = (
 )
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache and the stores of the first bench, from which all others start."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
 def bench(
+    kept: Path,
     ctrain: Callable[..., int],
     project: Path,
     tmp_path: Path,
@@ -264,11 +272,16 @@ def bench(
     monkeypatch.setattr(Builder, "_assemble", assemble)
     monkeypatch.setenv("CTRAIN_SITE", "local")
     monkeypatch.setenv("CTRAIN_STORE", str(tmp_path / "had"))
+    if any(kept.iterdir()):
+        shutil.copytree(kept, tmp_path, symlinks=True, dirs_exist_ok=True)
+        return bench
     for name in ("had", "store"):
         init_store(tmp_path / name)
     built_image.put(bench.cache, bench.plan, make_manifest)
     assert bench.verb("test") == "tests"
     assert bench.ctrain("publish", "small", "--store", str(tmp_path / "had")) == 0
+    for name in ("cache", "had", "store"):
+        shutil.copytree(tmp_path / name, kept / name, symlinks=True)
     return bench
 
 
