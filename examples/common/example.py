@@ -139,7 +139,7 @@ class Metrics:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = MetricsFile(path)
 
-    def write(self, **values: float) -> None:
+    def write(self, **values: Any) -> None:
         if "step" in values:
             beat(int(values["step"]))
         if self.file:

@@ -53,11 +53,12 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
         loss, norm = strategy.step(batch, lr)
         mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(stopping()))]))
         losses.append(mean)
-        speed, times = clock.end_step(config.batch * config.context)
-        more = times
+        speed, more = clock.end_step(config.batch * config.context)
+        if own := clock.shares(step, config.steps, world.rank, world.size):
+            more["seconds_by_rank"] = strategy.sum_over_ranks(torch.tensor(own, dtype=torch.double).to(world.device))
         if not stops and (step == config.steps or (config.validate_every and step % config.validate_every == 0)):
             validated = validation_loss(config, corpus, strategy)
-            more = times | ({"validation_loss": validated} if validated is not None else {})
+            more |= {"validation_loss": validated} if validated is not None else {}
         metrics.write(
             step=step, steps=config.steps, loss=mean, lr=lr, grad_norm=float(norm), tokens_per_second=speed, **more
         )

@@ -119,6 +119,8 @@ class Trainer:
             for facts, sums in one_late(self._train_epoch(epoch)):
                 with torch.cuda.stream(self.reading):
                     loss, stops = sums().tolist()
+                    if "seconds_by_rank" in facts:
+                        facts["seconds_by_rank"] = facts["seconds_by_rank"]().tolist()
                 self.stopping = self.stopping or stops > 0
                 losses.append(loss / self.world.size)
                 self.metrics.write(**place, **facts, loss=losses[-1])
@@ -137,7 +139,7 @@ class Trainer:
             )
         return 0
 
-    def _train_epoch(self, epoch: int) -> Iterator[tuple[dict[str, float], Callable[[], torch.Tensor]]]:
+    def _train_epoch(self, epoch: int) -> Iterator[tuple[dict[str, Any], Callable[[], torch.Tensor]]]:
         """Trains what is left of an epoch; for each step its facts, and the sums of losses and of requests to stop."""
         self.model.train()
         share, clock = self.train_loader.sampler, StepClock()
@@ -149,6 +151,9 @@ class Trainer:
             loss, self.step = self._train_step(batch, labels, lr), self.step + 1
             speed, times = clock.end_step(self.options.batch_size * self.world.size)
             facts = {"step": self.step, "steps": self.steps, "lr": lr, "images_per_second": speed, **times}
+            if own := clock.shares(self.step, self.steps, self.world.rank, self.world.size):
+                values = torch.tensor(own, dtype=torch.float64, device=self.device)
+                facts["seconds_by_rank"] = self.strategy.add(values)  # read later, as the sums
             yield facts, self.strategy.add(torch.stack([loss, torch.full_like(loss, stopping())]))
             if self.stopping:
                 return

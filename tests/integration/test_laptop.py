@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from samples.cluster import Cluster, Done, until
+from samples.cluster import Cluster, Done, started, until
 from samples.programs import write_program
 
 SSHD = Path("/usr/sbin/sshd")
@@ -24,7 +27,37 @@ time.sleep(float(os.environ["PAUSE"]))
 with open(os.environ["CTRAIN_RUN_DIR"] + "/metrics.jsonl", "w") as metrics:
     metrics.write('{"step": 1, "steps": 1, "loss": %s}' % sys.argv[sys.argv.index("--lr") + 1] + "\\n")
 """
+WAIT = """\
+import os, time
+
+while not os.path.exists(os.environ["CTRAIN_RUN_DIR"] + "/go"):
+    time.sleep(0.1)
+"""
 SIZE = ("--nodes", "1", "--ranks-per-node", "1", "--gpus-per-node", "0", "--time", "5")
+
+
+@dataclass(frozen=True)
+class OnTerminal:
+    """ctrain on a terminal of its own, of which `terminal` is the other end."""
+
+    process: subprocess.Popen[bytes]
+    terminal: int
+    shown: list[bytes] = field(default_factory=list)
+
+    def until(self, condition: Callable[[], bool], event: str) -> None:
+        """Wait, and read what comes to the terminal, so that nobody waits to write there."""
+        try:
+            until(lambda: self._read() and condition(), event, 240)
+        finally:
+            print(b"".join(self.shown).decode(errors="replace"))  # of a test that fails
+
+    def _read(self) -> bool:
+        while select.select([self.terminal], [], [], 0)[0]:
+            try:
+                self.shown.append(os.read(self.terminal, 1 << 16))
+            except OSError:  # nobody has it open any more
+                break
+        return True
 
 
 @dataclass(frozen=True)
@@ -38,6 +71,14 @@ class Laptop:
         return subprocess.run(
             self._argv(*arguments), cwd=self.home, env=self._environment, capture_output=True, text=True, timeout=600
         )
+
+    def on_terminal(self, *arguments: str) -> OnTerminal:
+        terminal, inside = pty.openpty()
+        streams = {"stdin": inside, "stdout": inside, "stderr": inside}
+        argv = ["setsid", "--ctty", *self._argv(*arguments)]
+        process = subprocess.Popen(argv, cwd=self.home, env=self._environment, **streams)
+        os.close(inside)
+        return OnTerminal(process, terminal)
 
     def job(self, program: str) -> None:
         """The directory `job`, with this program."""
@@ -94,7 +135,11 @@ def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
         f"  UserKnownHostsFile {home}/known\n  StrictHostKeyChecking accept-new\n  IdentitiesOnly yes\n"
     )
     write_program(home / "bin/ssh", f'#!/bin/bash\nexec /usr/bin/ssh -F {home}/config "$@"\n')
-    cluster.start(str(SSHD), "-D", "-E", f"{place}/log", "-f", f"{place}/conf")
+    # An sshd that is not root cannot give terminals to a group, but does without where it finds none named so.
+    groups = Path("/etc/group").read_text().splitlines(keepends=True)
+    (home / "group").write_text("".join(line for line in groups if not line.startswith("tty:")))
+    without = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/group && exec "$@"', str(home / "group"))
+    cluster.start(str(SSHD), "-D", "-E", f"{place}/log", "-f", f"{place}/conf", around=without)
     try:
         until(lambda: _listens(port), "the start of sshd", 120)
         yield Laptop(home, place / "log")
@@ -155,3 +200,32 @@ def test_a_login_node_without_ctrain_behind_a_jump_host(laptop: Laptop, cluster:
         assert len(list(copies.iterdir())) == 1
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+
+
+def started_on_a_terminal(laptop: Laptop, cluster: Cluster) -> OnTerminal:
+    laptop.job(WAIT)
+    command = laptop.on_terminal("run", "./job", "--on", "login", "--name", "one", *SIZE)
+    process = command.process
+    command.until(lambda: started(cluster.runs("one")) > 0 or process.poll() is not None, "the start of a rank")
+    assert process.poll() is None
+    assert cluster.record("one")["exit"] is None
+    return command
+
+
+def test_ctrl_c_by_ssh_cancels_the_run(laptop: Laptop, cluster: Cluster) -> None:
+    command = started_on_a_terminal(laptop, cluster)
+    os.write(command.terminal, b"\x03")
+    command.until(lambda: command.process.poll() is not None, "the end of ctrain")
+    os.close(command.terminal)
+    assert command.process.returncode == 130
+    assert cluster.record("one")["exit"]["reason"] == "cancelled"
+
+
+def test_a_closed_terminal_by_ssh_leaves_the_run(laptop: Laptop, cluster: Cluster) -> None:
+    command = started_on_a_terminal(laptop, cluster)
+    os.close(command.terminal)
+    assert command.process.wait(240) != 0
+    assert json.loads(laptop.ctrain("status", "one", "--json", "--on", "login").stdout)["state"] == "running"
+    (cluster.runs("one") / "go").touch()
+    assert laptop.ctrain("wait", "one", "--on", "login").returncode == 0
+    assert cluster.record("one")["exit"]["code"] == 0

@@ -67,9 +67,12 @@ class Cluster:
         command = self.command(*argv, cwd=cwd, **variables)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
-    def start(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.Popen[str]:
-        """The same in the background, in a session of its own; no signal is ignored, as it may be for tests."""
-        command = ["env", "--default-signal=INT,HUP", *self.command(*argv, cwd=cwd, **variables)]
+    def start(
+        self, *argv: str, cwd: Optional[Path] = None, around: tuple[str, ...] = (), **variables: str
+    ) -> subprocess.Popen[str]:
+        """The same in the background, in a session of its own, by a command of root's `around` it; no signal is
+        ignored, as it may be for tests."""
+        command = ["env", "--default-signal=INT,HUP", *around, *self.command(*argv, cwd=cwd, **variables)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, text=True, start_new_session=True, **streams)
         _started.append(process)

@@ -213,6 +213,19 @@ def test_a_step_is_divided_into_computation_and_the_rest(monkeypatch: pytest.Mon
     assert clock.end_step(work=100)[1]["seconds_outside_compute"] == 1, "logs and checkpoints of the step before count"
 
 
+def test_the_times_of_all_ranks_are_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", iter(range(1000)).__next__)
+    clock = runpy.run_path(str(COMMON / "step_clock.py"))["StepClock"]()
+    shares = {}
+    for step in range(1, 41):
+        clock.end_step(work=1)
+        shares[step] = clock.shares(step, 2000, 1, 3)
+    assert {step: each for step, each in shares.items() if each} == {20: [0, 1, 0], 40: [0, 1, 0]}
+    assert clock.shares(40, 2000, 0, 1) == [], "alone"
+    clock.end_step(work=1)
+    assert clock.shares(10, 10, 0, 2) == [1, 0]
+
+
 @pytest.mark.parametrize("program", ["digits/train_keras.py", "resnet50_keras/train.py"])
 def test_programs_in_keras_import_nothing_of_torch(program: str) -> None:
     files, seen = [EXAMPLES / program], set()
