@@ -404,7 +404,9 @@ def table(size: int, comparisons: Sequence[Comparison]) -> str:
             figures = f"{cost.seconds:>8.1f} s{cost.cpu:>8.1f} s{cost.written / 1e6:>9.0f} MB"
             lines.append(f"{found.change:<18}{found.file_system:<14}{tool:<18}{figures}")
         times = found.plain.written / max(1, found.ctrain.written)
-        lines.append(f"{'':<32}ratio {found.ratio:.0f} (at least {found.limit:g}), of bytes written {times:.0f}")
+        cpu = found.plain.cpu / max(0.01, found.ctrain.cpu)
+        ratio = f"ratio {found.ratio:.0f} (at least {found.limit:.3g}), of CPU time {cpu:.0f}"
+        lines.append(f"{'':<32}{ratio}, of bytes written {times:.0f}")
     return "\n".join(lines)
 
 
