@@ -127,8 +127,14 @@ class Terminal:
         left = self._pace.update(steps[-1], time.monotonic())
         shown = last_with_loss(steps)
         if shown:
-            self._update(metrics=shown, left=left)
+            self._update(metrics={**self._by_rank(steps), **shown}, left=left)
             self._move(progress(shown, left, self._blocks, self._out.columns() - 1))
+
+    def _by_rank(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """The last times of all ranks: most records have none."""
+        before, key = self._view.metrics if self._view else {}, "seconds_by_rank"
+        known = [record[key] for record in (before, *records) if key in record]
+        return {key: known[-1]} if known else {}
 
     def hang(self, line: str) -> None:
         self._tell(line)

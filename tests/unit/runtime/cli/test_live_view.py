@@ -113,6 +113,16 @@ def test_output_is_above_the_view_and_news_stay() -> None:
     assert shown(screen.getvalue(), 119) == seen[:5]
 
 
+def test_times_of_all_ranks_stay_until_newer_ones_come() -> None:
+    screen, terminal = watched()
+    for step, more in enumerate(({"seconds_by_rank": [0.3, 0.44]}, {"seconds": 0.1}), 1):
+        terminal.metrics([{**METRICS, "step": step, **more}])
+        assert any("300 ms to 440 ms (rank 1)" in line for line in shown(screen.getvalue(), 119))
+    terminal.metrics([{**METRICS, "step": 3, "seconds_by_rank": [0.5, 0.2]}, {**METRICS, "step": 4}])
+    assert any("200 ms to 500 ms (rank 0)" in line for line in shown(screen.getvalue(), 119))
+    terminal.close()
+
+
 def test_plain_and_dumb_terminals_get_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, terminal = watched(plain=True)
     terminal.metrics([METRICS])
