@@ -71,6 +71,11 @@ NAVIGATION = {
     ),
     "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "releases", "decisions"),
 }
+# Pages whose commands a test runs, as of every tutorial; of others it compares them with what ctrain takes.
+RUN_BY_TESTS = (*NAVIGATION["Tutorials"], "store")
+NOT_RUN = "*A test compares the commands of this page with what ctrain takes; not all of them are run.*"
+RUN = "*Tests run the commands of this page.*"
+COMMAND = re.compile(r"^ *(?:\$ )?ctrain [a-z]", re.MULTILINE)
 OUTSIDE = (  # pages that are not in docs/, and stay where people look for them
     "/README",
     "/CHANGELOG",
@@ -110,6 +115,7 @@ def setup(app: Sphinx) -> None:
 
 def _prepare(app: Sphinx, name: str, source: list[str]) -> None:
     """The index gets the navigation, which the other pages show beside themselves, at its end what it does not name.
+    Pages with commands end with whether tests run them.
     Directories of the repository, and its pages that are not of the site, have no address: links become their text."""
     directory = Path(app.srcdir, name).parent
     source[0] = LINK.sub(lambda link: link[0] if _has_page(app, directory / link[2]) else link[1], source[0])
@@ -118,6 +124,8 @@ def _prepare(app: Sphinx, name: str, source: list[str]) -> None:
         listed = {page for pages in NAVIGATION.values() for page in pages}
         others = sorted({path.stem for path in directory.glob("*.md")} - listed - {Path(root_doc).name})
         source[0] += _toctree("More", (*others, *OUTSIDE))
+    elif COMMAND.search(source[0]):
+        source[0] += f"\n---\n\n{RUN if Path(name).name in RUN_BY_TESTS else NOT_RUN}\n"
 
 
 def _has_page(app: Sphinx, target: Path) -> bool:

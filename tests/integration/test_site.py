@@ -55,6 +55,12 @@ def test_search_finds_an_option_and_leads_to_it(visit: Open, site: Path) -> None
     expect(page.get_by_role("heading", name="Requeue", exact=False).first).to_be_attached()
 
 
+@pytest.mark.parametrize(("name", "text"), [("store", "Tests run the commands"), ("jobs", "not all of them are run")])
+def test_a_page_tells_whether_tests_run_its_commands(visit: Open, site: Path, name: str, text: str) -> None:
+    page = visit(site / f"docs/{name}.html")
+    expect(page.get_by_text(text)).to_be_visible()
+
+
 def test_the_navigation_has_every_kind_of_page(visit: Open, site: Path) -> None:
     page = visit(site / "docs/jobs.html")
     captions = page.locator(".sidebar-tree .caption-text").all_text_contents()
