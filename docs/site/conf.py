@@ -45,6 +45,7 @@ NAVIGATION = {
     "Reference": (
         "reference/commands",
         "reference/keys",
+        "reference/files",
         "reference/editors",
         "reference/exit-codes",
         "launchers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,27 @@ def test_no_other_file_is_beside_them() -> None:
     docs = reference_pages.DOCS
     there = {str(path.relative_to(docs)) for folder in ("reference", "schemas") for path in (docs / folder).iterdir()}
     assert there == {*FILES, *BY_HAND}
+
+
+@pytest.mark.parametrize(
+    ("sample", "heading"),
+    [
+        ("record-3", "record.json"),
+        ("plan-3", "plan.json"),
+        ("sweep-1", "SWEEP.sweep.json"),
+        ("manifest-4", "The manifest of an image"),
+    ],
+)
+def test_each_field_of_a_written_file_is_on_its_page(sample: str, heading: str) -> None:
+    section = FILES["reference/files.md"].partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    fields = set(re.findall(r"(?m)^\| `([^`]+)` \|", section))
+    data = json.loads((TOP / f"tests/samples/formats/{sample}.json").read_text(encoding="utf-8"))
+    assert {key for key in data if key != "schema" or heading != "plan.json"} <= fields
+    assert {f"plan.{key}.{inner}" for key, value in data.get("plan", {}).items() for inner in _keys(value)} <= fields
+
+
+def _keys(value: object) -> set[str]:
+    return set(value) if isinstance(value, dict) else set()
 
 
 @pytest.mark.parametrize(("schema", "path"), [(name, path) for name, paths in REAL.items() for path in paths])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import enum
 import json
 import typing
 from collections.abc import Iterator
@@ -15,13 +16,22 @@ from ctrain_builder.definitions.image_spec import ImageEntry
 from ctrain_runtime.cli.main import GROUPS, RUNTIME_VERBS, parser_of
 from ctrain_runtime.errors import exit_codes
 from ctrain_runtime.job import JobFile
+from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.run.group import Group
+from ctrain_runtime.run.record import Record
 from ctrain_runtime.site.files import NOT_IN_PROJECTS, PROJECT_FILE
 from ctrain_runtime.site.model import Site
+from ctrain_runtime.store.manifest import Manifest
 from samples.schemas import schemas
 
 DOCS = Path(__file__).parents[2] / "docs"
 _MADE = "Made from the code by `tests/golden/regenerate.py`; a test compares it."
 _TYPES = {str: "string", bool: "true or false", int: "integer", float: "number", type(None): "null"}
+_FIELDS = f"""# Fields of the files that ctrain writes
+
+{_MADE} A dot stands for an object in an object, `[]` for each one of a list, `*` for any name. Which version of ctrain
+reads which schema: [releases](../releases.md).
+"""
 _KEYS = f"""# Keys of job.yaml, images.yaml, site files and ctrain.yaml
 
 {_MADE} A dot stands for a mapping: `resources.nodes` is
@@ -36,6 +46,7 @@ def files() -> dict[str, str]:
         "reference/commands.md": commands(),
         "reference/exit-codes.md": codes(),
         "reference/keys.md": keys(),
+        "reference/files.md": written(),
         **{f"schemas/{name}": json.dumps(schema, indent=1) + "\n" for name, schema in schemas().items()},
     }
 
@@ -76,6 +87,29 @@ def keys() -> str:
             f" keys of site files, but for {', '.join(f'`{key}`' for key in NOT_IN_PROJECTS)}.\n",
         ]
     )
+
+
+def written() -> str:
+    return "\n".join(
+        [
+            _FIELDS,
+            "## record.json\n\nOf each run. What they mean: [the run directory](../run-directory.md#recordjson).\n",
+            *_field_table(Record),
+            "\n## plan.json\n\nOf each run: [the run directory](../run-directory.md). `schema` is beside `plan`.\n",
+            *_field_table(Launch),
+            "\n## SWEEP.sweep.json\n\nOf each [sweep](../runs.md#sweeps), beside its runs.\n",
+            *_field_table(Group, leaves_out=("file",)),
+            "\n## The manifest of an image\n\nWhat they mean: [store format](../store-format.md#the-manifest).\n",
+            *_field_table(Manifest),
+            "| `checksum` | string |",
+            "",
+        ]
+    )
+
+
+def _field_table(kind: type, leaves_out: tuple[str, ...] = ()) -> list[str]:
+    rows = [f"| `{key}` | {_cell(name)} |" for key, name, _ in _keys_of(kind, "") if key not in leaves_out]
+    return ["| field | type |", "|---|---|", *rows]
 
 
 def _command(parser: argparse.ArgumentParser, depth: int) -> Iterator[str]:
@@ -146,10 +180,10 @@ def _dataclass_in(hint: Any) -> tuple[Any, str]:
     if dataclasses.is_dataclass(hint):
         return hint, ""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    for part in parts if origin in (Union, dict) else ():
+    for part in parts if origin in (Union, dict, tuple) else ():
         inner, suffix = _dataclass_in(part)
         if inner:
-            return inner, ".*" if origin is dict else suffix
+            return inner, {dict: ".*", tuple: "[]"}.get(origin, suffix)
     return None, ""
 
 
@@ -157,6 +191,8 @@ def _type_name(hint: Any) -> str:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return "mapping"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return " or ".join(f"`{member.value}`" for member in hint)
     if origin is Union:
         return " or ".join(dict.fromkeys(_type_name(part) for part in parts if not (part is int and float in parts)))
     if origin is tuple:
@@ -170,5 +206,6 @@ def _type_name(hint: Any) -> str:
 
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default is not dataclasses.MISSING:
-        return "" if field.default in (None, "", ()) else f"`{json.dumps(field.default)}`"
+        is_shown = field.default not in (None, "", ()) and not dataclasses.is_dataclass(field.default)
+        return f"`{json.dumps(field.default)}`" if is_shown else ""
     return "**required**" if field.default_factory is dataclasses.MISSING else ""
