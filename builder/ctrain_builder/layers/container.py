@@ -27,7 +27,6 @@ _SHOWN = (
     *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
 )
 NO_MOUNTS = Path(__file__).with_name("no-mounts.json")  # root of a container could mount again, writable
-_SHORT_SECONDS = 60  # what takes longer gives way to it: a whole build to a changed line beside it
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SECCOMP = re.compile(r"seccomp.*not enabled")
@@ -149,7 +148,7 @@ class Container:
             file.write(f"$ {shlex.join(argv)}\n")
         try:
             env = {**self.environment(), **variables}
-            code = command.run_logged(argv, log, env=env, cwd=cwd, tick=self.tick, yields_after=_SHORT_SECONDS)
+            code = command.run_logged(argv, log, env=env, cwd=cwd, tick=self.tick)
         finally:
             if self.secrets:
                 secrets.mask_file(log, self.secrets, start)

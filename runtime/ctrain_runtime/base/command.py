@@ -21,7 +21,6 @@ from ctrain_runtime.errors import CtrainError
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10
-_NICE = 10  # what `nice` adds
 
 
 @dataclass(frozen=True)
@@ -112,12 +111,10 @@ def run_logged(
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[Path] = None,
     tick: Callable[[], None] = lambda: None,
-    yields_after: float = float("inf"),
 ) -> int:
     """Run a long command with its output appended to `log`; return its exit code.
 
-    After `yields_after` seconds the command has the priority of `nice`, so that it gives way to shorter ones. `tick` is
-    called every POLL_SECONDS. The command runs in its own process group; an exception during the wait
+    `tick` is called every POLL_SECONDS. The command runs in its own process group; an exception during the wait
     (KeyboardInterrupt, an error in `tick`) terminates that group before it propagates.
     """
     with log.open("ab") as out, _deferred_interrupt() as raise_interrupt:
@@ -135,14 +132,9 @@ def run_logged(
             raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
         try:
             raise_interrupt()
-            started = time.monotonic()
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return process.wait(timeout=POLL_SECONDS)
-                if time.monotonic() - started > yields_after:
-                    yields_after = float("inf")
-                    with contextlib.suppress(OSError):  # another user's are in the group, as in a user namespace
-                        os.setpriority(os.PRIO_PGRP, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
                 tick()
         except BaseException:
             _terminate_group(process)

@@ -40,13 +40,3 @@ def _runs(number: int) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-@pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) == 19, reason="this process has the lowest priority")
-def test_a_command_that_takes_long_gives_way_to_shorter_ones(tmp_path: Path) -> None:
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    script = f'while [ "$(nice)" = {own} ]; do sleep 0.01; done; nice'
-    assert run_logged(["/bin/sh", "-c", script], tmp_path / "log", yields_after=0) == 0
-    assert (tmp_path / "log").read_text() == f"{min(19, own + 10)}\n"
-    assert run_logged(["nice"], tmp_path / "log") == 0
-    assert (tmp_path / "log").read_text().splitlines()[1:] == [str(own)]
