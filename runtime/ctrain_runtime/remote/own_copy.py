@@ -34,7 +34,7 @@ def name() -> str:
 
 def pack() -> IO[bytes]:
     """What bash gets there: receive.sh, and behind it the archive. The caller closes it."""
-    stream = tempfile.TemporaryFile()  # noqa: SIM115
+    stream = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     stream.write((HERE / "receive.sh").read_bytes())
     version = ctrain_version()
     texts = {"__main__.py": MAIN, f"{SHARE}/commit": commit()}
