@@ -1,39 +1,67 @@
-"""GPT-2 (Radford et al., 2019) as nanoGPT writes it, but with the query, key and value apart, so that tensor
-parallelism can cut them by heads, and without weights that the first and the last pipeline stage would share."""
+"""GPT-2 (Radford et al., 2019) as nanoGPT writes it, or Llama (Touvron et al., 2023), but with the query, key and value
+apart, so that tensor parallelism can cut them by heads, and without weights that the first and the last pipeline stage
+would share."""
 
 from __future__ import annotations
 
 import zlib
 
 import torch
-from example import InputError
+from gpt_shape import Shape
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.head_size = width // heads
-        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        width, self.head_size = shape.width, shape.width // shape.heads
+        kept = shape.key_value_heads * self.head_size
+        self.theta, self.shares = shape.rope_theta if shape.is_llama else None, kept < width
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(width, size, bias=not shape.is_llama) for size in (width, kept, kept, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = (layer(x).unflatten(-1, (-1, self.head_size)) for layer in (self.query, self.key, self.value))
         # (batch, heads, characters, head size); torch chooses flash attention where it can.
-        heads = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts), is_causal=True)
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        if self.theta:
+            query, key = turn(query, self.theta), turn(key, self.theta)
+        more = {"enable_gqa": True} if self.shares else {}
+        heads = functional.scaled_dot_product_attention(query, key, value, is_causal=True, **more)
         return self.output(heads.transpose(1, 2).flatten(2))
 
 
+def turn(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021): the pair of numbers i and i + half of each head turns by its position."""
+    half = x.shape[-1] // 2
+    speeds = theta ** -(torch.arange(half, device=x.device) / half)
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * speeds
+    first, second = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).type_as(x)
+
+
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
-        self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        width, wide, bias = shape.width, shape.inner, not shape.is_llama
+        self.norm1, self.attention, self.norm2 = norm_of(shape), Attention(shape), norm_of(shape)
+        self.up, self.down = nn.Linear(width, wide, bias), nn.Linear(wide, width, bias)
+        self.gate = nn.Linear(width, wide, bias=False) if shape.is_llama else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        normed = self.norm2(x)
+        if self.gate is None:
+            return x + self.down(functional.gelu(self.up(normed), approximate="tanh"))
+        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+
+
+def norm_of(shape: Shape) -> nn.Module:
+    return nn.RMSNorm(shape.width, shape.norm_eps) if shape.is_llama else nn.LayerNorm(shape.width)
 
 
 class GPT(nn.Module):
@@ -43,16 +71,13 @@ class GPT(nn.Module):
     are to be filled with `first_value`.
     """
 
-    def __init__(
-        self, vocabulary: int, context: int, layers: int, heads: int, width: int, bf16: bool, recompute: bool
-    ) -> None:
+    def __init__(self, shape: Shape, vocabulary: int, bf16: bool = False, recompute: bool = False) -> None:
         super().__init__()
-        if width % heads:
-            raise InputError(f"width={width} must be a multiple of heads={heads}")
         self.bf16, self.recompute = bf16, recompute
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleDict({str(number): Block(width, heads) for number in range(layers)})
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.tokens = nn.Embedding(vocabulary, shape.width)
+        self.positions = None if shape.is_llama else nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleDict({str(number): Block(shape) for number in range(shape.layers)})
+        self.norm, self.head = norm_of(shape), nn.Linear(shape.width, vocabulary, bias=False)
 
     def keep_stage(self, stage: int, stages: int) -> None:
         """Drops all but pipeline stage `stage`."""
@@ -67,7 +92,8 @@ class GPT(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
             if self.tokens is not None:
-                x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+                places = torch.arange(x.shape[1], device=x.device)
+                x = self.tokens(x) if self.positions is None else self.tokens(x) + self.positions(places)
             for block in self.blocks.values():
                 x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
             return self.head(self.norm(x)) if self.head is not None else x

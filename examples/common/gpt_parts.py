@@ -13,37 +13,59 @@ from gpt_model import GPT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's names
-# Megatron-LM (Shoeybi et al., 2019): heads and the wide layer are cut by columns, the layers after them by rows.
-OF_BLOCKS = {
-    "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
-    **{name: ColwiseParallel() for name in ("attention.query", "attention.key", "attention.value", "up")},
-    **{name: RowwiseParallel() for name in ("attention.output", "down")},
-}
-# Along the width, so that any number of characters will do.
-OF_ENDS = {
-    **{name: ColwiseParallel(output_layouts=Replicate()) for name in ("tokens", "positions")},
-    "head": RowwiseParallel(input_layouts=Replicate()),
-}
 
 
-def cut(model: GPT, mesh: DeviceMesh, shard: bool, bf16: bool) -> None:
+def styles(sequence_parallel: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the parts of a block, and those of the model at its ends, are shared.
+
+    Megatron-LM (Shoeybi et al., 2019): heads and the wide layer are cut by columns, the layers after them by rows. What
+    lies between is the same on all ranks, or is cut along the sequence (Korthikanti et al., 2022).
+    """
+    between, norm = (Shard(1), SequenceParallel()) if sequence_parallel else (Replicate(), None)
+    block = {
+        "attention": PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate()),
+        **{f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")},
+        **{name: ColwiseParallel(input_layouts=between) for name in ("gate", "up")},
+        **{name: RowwiseParallel(output_layouts=between) for name in ("attention.output", "down")},
+    }
+    # Along the width, so that any number of characters will do.
+    ends = {
+        "tokens": ColwiseParallel(output_layouts=between),
+        "positions": ColwiseParallel(output_layouts=Shard(0) if norm else Replicate()),
+        "head": RowwiseParallel(input_layouts=between),
+    }
+    return (block | {"norm1": norm, "norm2": norm}, ends | {"norm": norm}) if norm else (block, ends)
+
+
+def share(module: nn.Module, mesh: DeviceMesh, styles: dict[str, Any]) -> None:
+    parts = dict(module.named_modules())
+    parallelize_module(module, mesh, {name: style for name, style in styles.items() if name in parts})
+
+
+def cut(model: GPT, mesh: DeviceMesh, shard: bool, config: Any) -> None:
     """By the rank's place in a mesh of pipeline stages, data-parallel ranks (which share everything if `shard`: FSDP)
-    and ranks that share layers."""
+    and ranks that share layers. `config` has `bf16` and `sequence_parallel`."""
     stages = mesh["pp"].size()
     if stages > 1:
         model.keep_stage(mesh["pp"].get_local_rank(), stages)
     if mesh["tp"].size() > 1:
-        ends = {name: style for name, style in OF_ENDS.items() if getattr(model, name) is not None}
-        parallelize_module(model, mesh["tp"], ends)
+        of_block, of_ends = styles(config.sequence_parallel)
+        share(model, mesh["tp"], of_ends)
         for block in model.blocks.values():
-            parallelize_module(block, mesh["tp"], OF_BLOCKS)
+            share(block, mesh["tp"], of_block)
     # Of all but a rank's shard; sums over ranks stay in fp32.
-    precision = MixedPrecisionPolicy(torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32)
+    precision = MixedPrecisionPolicy(torch.bfloat16 if config.bf16 else None, reduce_dtype=torch.float32)
     for module in (*model.blocks.values(), model) if shard else ():
         fully_shard(module, mesh=mesh["dp"], reshard_after_forward=stages == 1, mp_policy=precision)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import settings
+from gpt_shape import Shape
 
 CHOICES = {
+    "model": ("gpt2", "llama"),
     "strategy": ("single", "ddp", "horovod", "zero1", "zero2", "zero3", "fsdp", "tp", "pp", "3d"),
     "schedule": ("gpipe", "1f1b"),
     "offload": ("none", "cpu", "nvme"),
@@ -14,20 +16,17 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Shape):
     data: str = ""  # a text file, a directory of them or of common/tokens.py; empty: /data if mounted, else licences
     strategy: str = "ddp"
     pp: int = 2  # pipeline stages of strategy 3d
     tp: int = 2  # ranks that share each layer of strategy 3d
+    sequence_parallel: bool = False  # what ranks of tp and 3d compute between layers is cut along the sequence, too
     schedule: str = "1f1b"  # of pipelines
     offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme is a disk, of ZeRO 3 only
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    context: int = 64  # tokens that the model sees
     batch: int = 64  # sequences per step, of all ranks together
     micro_batch: int = 8  # sequences per forward pass of a rank, at most; several passes accumulate gradients
-    weights: str = ""  # a directory with a GPT-2 of Hugging Face to start from; empty: random ones
+    weights: str = ""  # a directory with a GPT-2 or Llama of Hugging Face to start from; empty: random ones
     steps: int = 1000
     lr: float = 1e-3
     warmup: int = 100  # steps
@@ -49,11 +48,13 @@ class Config:
 
 def parse(words: list[str]) -> Config:
     """The settings of KEY=VALUE, --KEY=VALUE or --KEY VALUE words. Raises InputError."""
-    zero = ("warmup", "weight_decay", "clip", "seed", "validate_every", "sample")
+    zero = ("warmup", "weight_decay", "clip", "seed", "validate_every", "sample", "kv_heads", "ffn")
     config = settings.parse(words, Config, CHOICES, may_be_zero=zero)
     needed = {"cpu": "zero1, zero2 or zero3", "nvme": "zero3"}.get(config.offload, config.strategy)
     if config.strategy not in needed:
         raise settings.InputError(f"offload={config.offload} needs strategy={needed}, not {config.strategy}")
+    if config.sequence_parallel and config.strategy != "tp" and (config.strategy, config.tp > 1) != ("3d", True):
+        raise settings.InputError("sequence_parallel=true needs strategy=tp, or strategy=3d with tp=2 or more")
     if config.compile and config.strategy == "zero3":  # whose parameters come and go within a block
         raise settings.InputError("compile=true needs another strategy than zero3, such as fsdp")
     return config

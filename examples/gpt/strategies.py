@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from config import Config
 from example import InputError, World
-from gpt2_weights import Pretrained
 from gpt_model import GPT, cross_entropy, first_value
 from gpt_parts import alike, clip, cut, fill, is_matrix, restore, state_of
+from pretrained import Pretrained
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -34,8 +34,7 @@ class Strategy:
         if (self.name == "single" and size > 1) or size % (self.stages * tp) or config.layers < self.stages:
             layout = f"pp={self.stages}, tp={tp}, layers={config.layers}"
             raise InputError(f"strategy={self.name} with {layout}: not on {size} ranks")
-        if config.heads % tp:
-            raise InputError(f"heads={config.heads} must be a multiple of tp={tp}")
+        config.check(tp, config.sequence_parallel)
         self.data_ranks, self.data_rank, self.copies = size // (self.stages * tp), world.rank, size // self.stages
         self.zero, self.pp_group = None, None
         share, rest = divmod(config.batch, self.data_ranks)
@@ -71,8 +70,7 @@ class Strategy:
         """This rank's part of the model, with its first values."""
         config, device = self.config, self.world.device
         bf16 = config.bf16 and self.name not in ("zero1", "zero2", "zero3", "fsdp", "3d")  # whose weights are bf16
-        shape = (vocabulary, config.context, config.layers, config.heads, config.width)
-        build, whole = partial(GPT, *shape, bf16, config.recompute), nullcontext
+        build, whole = partial(GPT, config, vocabulary, bf16, config.recompute), nullcontext
         with torch.device("meta"):
             model = build()
         if self.name.startswith("zero"):
@@ -80,7 +78,7 @@ class Strategy:
             model, whole = self.zero.make(build, model, device), self.zero.whole
         else:
             if self.name in ("fsdp", "tp", "pp", "3d"):
-                cut(model, self._mesh(tp), self.name in ("fsdp", "3d"), config.bf16)
+                cut(model, self._mesh(tp), self.name in ("fsdp", "3d"), config)
             model.to_empty(device=device)
         value = partial(first_value, layers=config.layers, seed=config.seed)
         fill(model, Pretrained(config, vocabulary).value if config.weights else value, whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 sys.path.insert(1, "/opt/ctrain/examples/common")
@@ -14,19 +14,19 @@ from config import Config, parse
 from corpus import Corpus
 from example import EXIT_SAVED, InputError, Metrics, World, begin, finish, resume_dir, run_dir, stopping
 from gpt_model import continue_text
+from gpt_shape import Shape
 from learning_rate import learning_rate
 from step_clock import StepClock
 from strategies import Strategy
-
-SHAPE = ("context", "layers", "heads", "width")
 
 
 def facts_of(start: Path | None, config: Config) -> dict:
     """What is known of the checkpoint to resume from, or of a new start."""
     facts = sharded.read_facts(start) if start else {"step": 0, "vocabulary": "", "config": asdict(config)}
-    for key in SHAPE:
-        if facts["config"][key] != getattr(config, key):
-            raise InputError(f"{key}={getattr(config, key)}, but the checkpoint has {key}={facts['config'][key]}")
+    for field in fields(Shape):
+        own, theirs = getattr(config, field.name), facts["config"].get(field.name, field.default)
+        if own != theirs:
+            raise InputError(f"{field.name}={own}, but the checkpoint has {field.name}={theirs}")
     return facts
 
 
@@ -88,8 +88,8 @@ def report(config: Config, world: World, corpus: Corpus, strategy: Strategy, los
     known = "unknown: pipelines of this torch only train" if loss is None else f"{loss:.3f}"
     entropy = f"unigram entropy of the text {corpus.unigram_entropy():.3f} (nats per token)"
     world.say(f"validation loss {known}, {entropy}")
-    if config.sample and strategy.stages > 1:
-        world.say("no sample: a pipeline computes batches of one shape; resume with another strategy")
+    if config.sample and (strategy.stages > 1 or config.sequence_parallel):
+        world.say("no sample: these ranks compute sequences of one length; resume with another strategy")
     elif config.sample:
         start = torch.tensor(corpus.validation[:1].tolist(), device=world.device)
         with strategy.inference():

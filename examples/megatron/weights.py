@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from gpt_model import GPT, first_value
+from gpt_shape import Shape
 from torch import nn
 
 # Of a layer; both models name weight and bias alike.
@@ -44,7 +45,8 @@ def whole(name: str, first_layer: int, gpt: Callable[[str], torch.Tensor], heads
 def fill(model: nn.Module, args: argparse.Namespace, vocabulary: int, tp_rank: int) -> None:
     """Give the rank's part of the model the weights with which examples/gpt starts for the same settings."""
     with torch.device("meta"):  # shapes without memory
-        shapes = GPT(vocabulary, args.context, args.layers, args.heads, args.width, bf16=False, recompute=False)
+        shape = Shape(layers=args.layers, heads=args.heads, width=args.width, context=args.context)
+        shapes = GPT(shape, vocabulary)
 
     def gpt(name: str) -> torch.Tensor:
         return first_value(name, shapes.get_parameter(name).shape, args.layers, args.seed)

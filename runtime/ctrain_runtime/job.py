@@ -52,8 +52,8 @@ class Dataset:
 class Training:
     """The training of a job, in the terms of `ctrain estimate`.
 
-    NAME=DEFAULT is a setting of the program, `all` the number of ranks. `when` changes the layout: for the setting
-    NAME=VALUE, keys and their values.
+    NAME=DEFAULT is a setting of the program, `all` the number of ranks. `when` changes the model and the layout: for
+    the setting NAME=VALUE, keys and their values.
     """
 
     model: dict[str, Value]

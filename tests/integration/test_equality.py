@@ -35,6 +35,7 @@ TWO_RANKS = {
     "horovod": "strategy=horovod",
     "fsdp": "strategy=fsdp",
     "tp": "strategy=tp",
+    "tp, sequence parallel": "strategy=tp,sequence_parallel=true",
     "zero1": "strategy=zero1",
     "zero2": "strategy=zero2",
     "zero2, offload to CPU": "strategy=zero2,offload=cpu",
@@ -48,24 +49,35 @@ TWO_RANKS = {
 BF16 = {f"{name}, bf16": f"strategy={name},bf16=true" for name in ("ddp", "zero2", "fsdp")}
 EIGHT_RANKS = {
     "3d, pp 2 x dp 2 x tp 2": "strategy=3d",
+    "3d, pp 2 x dp 2 x tp 2, sequence parallel": "strategy=3d,sequence_parallel=true",
     "3d, dp 4 x tp 2": "strategy=3d,pp=1",
     "3d, pp 2 x dp 4": "strategy=3d,tp=1",
 }
 # By day, what offloads to CPU is that of NVMe, what compiles FSDP, and 3d is that of all three dimensions.
+LLAMA = {
+    "zero3": "strategy=zero3",
+    "tp, sequence parallel": "strategy=tp,sequence_parallel=true",
+    "pp": "strategy=pp",
+    "fsdp": "strategy=fsdp",
+    "ddp": "strategy=ddp",
+}
 AT_NIGHT = {"zero2, offload to CPU", "zero3, offload to CPU", "tp, compile", "pp, compile", *list(EIGHT_RANKS)[1:]}
 if not LONG:
     TWO_RANKS, EIGHT_RANKS = (
         {name: text for name, text in cases.items() if name not in AT_NIGHT} for cases in (TWO_RANKS, EIGHT_RANKS)
     )
+    LLAMA = dict(list(LLAMA.items())[:2])
 
 
 def equality(
-    cluster: Cluster, first: str, cases: dict[str, str], nodes: str, ranks_per_node: str, launcher: str
+    cluster: Cluster, first: str, cases: dict[str, str], nodes: str, ranks_per_node: str, launcher: str, more: str = ""
 ) -> dict[str, Any]:
-    """The curves of cases. Each leaves its checkpoints under its name, where the next job finds those of `first`."""
+    """The curves of cases, with `more` settings. Each leaves its checkpoints under its name, where the next job finds
+    those of `first`."""
     words = [f"{name}:{settings}" for name, settings in cases.items()]
     size = ["--nodes", nodes, "--ranks-per-node", ranks_per_node]
-    options = [*OPTIONS, "--env", f"STEPS={STEPS}", "--launcher", launcher, "--name", f"on-{nodes}-nodes"]
+    options = [*OPTIONS, "--env", f"STEPS={STEPS}", "--env", f"MORE={more}", "--launcher", launcher]
+    options += ["--name", f"on-{nodes}-nodes"]
     program = ["python", "equality.py", "equality", first, *words]
     done = cluster.run("ctrain", "run", *size, *options, "--", *program)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -109,6 +121,19 @@ def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> 
         assert len(curve["validation"]) == 2, "half-way and after the last step"
         bound = BF16_BOUNDS[1] if name in BF16 else BOUND
         assert difference(curve["validation"], two["single"]["validation"]) < bound, name
+
+
+def test_a_llama_has_the_loss_curve_of_one_rank_too(cluster: Cluster) -> None:
+    subprocess.run(["rm", "-rf", str(cluster.home / "equality")], check=True)
+    cluster.write("equality.py", (ROOT / "tests/samples/equality.py").read_text())
+    more = "model=llama kv_heads=2 ffn=96"
+    curves = equality(cluster, "single", LLAMA, nodes="2", ranks_per_node="1", launcher="mpi", more=more)
+    single = curves["single"]
+    assert single["whole"][-1] < single["whole"][0] - 0.5, "it learns"
+    for name, curve in curves.items():
+        assert difference(curve["whole"], single["whole"]) < BOUND, name
+        assert difference(curve["resumed"], single["whole"]) < BOUND, name
+        assert difference(curve["norms"], single["norms"]) < NORM_BOUND, name
 
 
 class Row:
@@ -157,13 +182,25 @@ def test_offload_to_nvme_needs_no_compiler_and_an_io_that_fails_ends_the_program
     assert "\nasync_io: write failed: File too large\n" in f"\n{done.stderr}"
 
 
-def test_logits_are_those_of_another_gpt2(pytorch_cpu: Path) -> None:
+def test_logits_are_those_of_another_gpt2_and_llama(pytorch_cpu: Path) -> None:
+    """The sample compares them; here, that they are not near zero, and what is refused."""
     done = in_image(pytorch_cpu, "gpt_reference.py")
     assert done.returncode == 0, done.stderr
-    largest = re.findall(r"^largest logit ([0-9.]+) ", done.stdout, re.M)
-    assert len(largest) == 2 and min(map(float, largest)) > 1, "with a head of its own or not, they are not near zero"
-    for needed in ("needs layers=3 heads=4 width=64", "needs a context of at most 32", "/nowhere cannot be read: "):
-        assert done.stdout.count(needed) == 2, done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # DeepSpeed warns, too
+    models = {found.pop("model"): found for found in map(json.loads, lines)}
+    assert set(models) == {"gpt2 tied", "gpt2", "llama tied", "llama"}, "with a head of its own or not"
+    for name, found in models.items():
+        assert found["largest logit"] > 1 and found["difference"] < 1e-4
+        assert found["layers"].startswith("weights=DIR needs layers=3 heads=4 width=64")
+        assert found["context"] == "weights=DIR needs a context of at most 32"
+        assert found["nowhere"].startswith("weights=DIR cannot be read: ")
+        assert found["vocabulary"].startswith("the text has 51 different tokens, weights=DIR 50: make tokens with")
+        assert found["type"] == "weights=DIR: a model of type mixtral, but this is a GPT-2 or a Llama"
+        assert found["empty"] == "weights=DIR: its config.json lacks 'model_type'"
+        if name.startswith("llama"):
+            assert found["scaled"] == "weights=DIR: a Llama with rope_type llama3, but this has default"
+            assert found["scaled before transformers 5"].endswith("a Llama with rope_type linear, but this has default")
+            assert found["bias"] == "weights=DIR: a Llama with attention_bias True, but this has False"
 
 
 def test_a_text_on_disk_is_trained_on_from_given_weights(pytorch_cpu: Path) -> None:

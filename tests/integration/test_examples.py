@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from samples.losses import check_losses
 ONE_PER_NODE = ("--ranks-per-node", "1")
 FOUR_RANKS_IN_ONE = ("--batch-size", "64", "--lr", "0.04")  # four times the defaults of a rank
 EXIT_SAVED = 85
+FINETUNE = "/opt/ctrain/examples/finetune/train.py"
 STOPPED = Path(__file__).parents[1] / "samples" / "stopped.py"
 IN_FLOAT64 = Path(__file__).parents[1] / "samples" / "in_float64.py"
+PEFT = "peft==0.21.2"
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")  # the nodes share the cores of one machine
 
 
@@ -138,7 +142,7 @@ def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_res
         *ONE_PER_NODE,
         *ONE_THREAD,
     ]
-    program = ["--resume", str(run), "--name", "stopped", "--", "python", "stopped.py", "5", *options[1:]]
+    program = ["--resume", str(run), "--name", "stopped", "--", "python", "stopped.py", FINETUNE, "5", *options[1:]]
     done = cluster.run("ctrain", "run", *stop, *program)
     assert done.returncode == EXIT_SAVED, done.stdout + done.stderr
     half = cluster.runs("stopped")
@@ -149,6 +153,28 @@ def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_res
     assert resumed[-1]["accuracy"] == lines[-1]["accuracy"]
     if LONG:
         check_given_weights(cluster, run, lines[-1]["passages"])
+        check_lora(cluster, run)
+
+
+def check_lora(cluster: Cluster, run: Path) -> None:
+    """With peft, as the README gets it: few weights are trained and kept, and a resumed run goes on with them."""
+    given = ["--weights", str(run / "checkpoint/pretrained"), "--lora", "8", "--lr", "0.01", "--batch-size", "128"]
+    without = ["ctrain", "run", "finetune", *ONE_PER_NODE, "--nodes", "1", "--mount", str(run), "--name", "no-peft"]
+    done = cluster.run(*without, "--", *given)
+    assert done.returncode == 2 and "--lora needs the package peft" in done.stdout + done.stderr
+    peft = cluster.home / "peft"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(peft), PEFT]
+    subprocess.run(pip, check=True)
+    more = ["--mount", str(run), "--mount", str(peft), "--env", f"PYTHONPATH={peft}"]
+    _, first, lines = train(cluster, "lora", "finetune", *ONE_PER_NODE, *more, "--", *given)
+    assert lines[-1]["accuracy"] > 0.4, "the largest of six classes has a quarter of the passages"
+    *_, last = sorted((first / "checkpoint").glob("*.pt"))
+    whole = (run / "checkpoint/pretrained/model.safetensors").stat().st_size
+    assert last.stat().st_size < whole, "with both moments of the optimizer"
+    last.unlink()  # as if it had been killed in its last epoch
+    options = [*ONE_PER_NODE, *more, "--resume", str(first)]
+    *_, resumed = train(cluster, "lora-resumed", "finetune", *options, "--", *given)
+    assert losses(resumed) == pytest.approx(losses(lines, epoch=2), rel=1e-5)
 
 
 def check_given_weights(cluster: Cluster, run: Path, passages: int) -> None:

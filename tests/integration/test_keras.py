@@ -19,6 +19,8 @@ from samples.losses import check_losses
 
 CHECKOUT = Path(__file__).parents[2]
 CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
+STOPPED = CHECKOUT / "tests" / "samples" / "stopped.py"
+EXIT_SAVED = 85
 EVERY = 3  # steps between checkpoints of ResNet-50: it is killed after the first of them and before the second
 
 
@@ -76,16 +78,19 @@ def test_digits_are_learnt_and_resumed_alike(keras: Keras) -> None:
     assert [line["epoch"] for line in epochs] == list(range(1, 11))
     assert epochs[-1]["accuracy"] > 0.95
     assert f"epoch 10/10  loss {epochs[-1]['loss']:.3f}  accuracy" in done.stdout
-    latest = keras.runs / "digits" / "checkpoint" / "checkpoint"  # names the last: as if it had been killed before
-    last, before = (f'\nmodel_checkpoint_path: "step-{line["step"]}"' for line in (epochs[-1], epochs[-2]))
-    text = f"\n{latest.read_text()}"
-    assert last in text
-    latest.write_text(text.replace(last, before))
-    done = keras.run("again", "--launcher", "mpi", "--resume", str(keras.runs / "digits"), "--", *program)
+    # A signal to one rank: all leave with what they have saved after the epoch, and the run goes on from there.
+    stopped = ("--mount", str(STOPPED.parent), "--", "python", str(STOPPED), program[1], "3")
+    done = keras.run("stopped", "--launcher", "mpi", *stopped)
+    assert done.returncode == EXIT_SAVED, done.stdout
+    assert keras.losses("stopped") == pytest.approx({line["step"]: line["loss"] for line in epochs[:3]}, rel=1e-5)
+    latest = (keras.runs / "stopped" / "checkpoint" / "checkpoint").read_text()
+    assert f'model_checkpoint_path: "step-{epochs[2]["step"]}"' in latest
+    done = keras.run("again", "--launcher", "mpi", "--resume", str(keras.runs / "stopped"), "--", *program)
     assert done.returncode == 0, done.stdout
-    (again,) = keras.lines("again")
-    assert (again["epoch"], again["accuracy"]) == (10, epochs[-1]["accuracy"])
-    assert again["loss"] == pytest.approx(epochs[-1]["loss"], rel=1e-5)
+    again = keras.lines("again")
+    assert [line["epoch"] for line in again] == list(range(4, 11))
+    assert again[-1]["accuracy"] == epochs[-1]["accuracy"]
+    assert [line["loss"] for line in again] == pytest.approx([line["loss"] for line in epochs[3:]], rel=1e-5)
 
 
 def test_resnet50_is_cancelled_with_a_checkpoint(keras: Keras) -> None:

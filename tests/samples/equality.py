@@ -25,6 +25,7 @@ STEPS = int(os.environ.get("STEPS", "20"))
 # which magnifies what bf16 rounds.
 SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.001", "batch=16", "micro_batch=4"]
 SETTINGS += ["layers=2", "heads=4", "width=64", "context=32", "sample=0", "clip=0.1", f"validate_every={STEPS // 2}"]
+SETTINGS += os.environ.get("MORE", "").split()
 HALF = f"checkpoint/step-{STEPS // 2:08d}"
 
 

@@ -1,19 +1,32 @@
-"""Runs in the image, on each rank of a job: examples/finetune, as if the last rank had got a signal in a step.
+"""Runs in the image, on each rank of a job: a program of the examples, whose rank 1 gets SIGTERM in a step or epoch.
 
-stopped.py STEP OPTION...
+stopped.py /opt/ctrain/examples/NAME/PROGRAM.py STEP OPTION...
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import os
+import signal
 import sys
+from pathlib import Path
 
-sys.path.insert(0, "/opt/ctrain/examples/finetune")
-import train  # type: ignore[import-not-found]  # it is in the image
-from ctrain_program import rank  # type: ignore[import-not-found]  # in the image
+path, step = Path(sys.argv.pop(1)), int(sys.argv.pop(1))
+sys.path.insert(0, str(path.parent))
+program = importlib.import_module(path.stem)
+from ctrain_program import rank  # type: ignore[import-not-found]  # noqa: E402  # in the image, on the program's path
 
-calls, last = itertools.count(), int(sys.argv.pop(1))  # the first call is before the first step
-train.stopping = lambda: rank() == 1 and next(calls) >= last
+calls, asked = itertools.count(), program.stopping  # the first call is before the first step
+
+
+def stopping() -> bool:
+    if rank() == 1 and next(calls) == step:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return bool(asked())
+
+
+program.stopping = stopping
 
 if __name__ == "__main__":
-    train.finish(train.main)
+    program.finish(program.main)

@@ -71,8 +71,9 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
     """With the defaults of config.py, and every strategy in the terms of an estimate."""
     module = ast.parse((EXAMPLES / "gpt/config.py").read_text())
     (choices,) = [ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)]
-    (config,) = [node for node in module.body if isinstance(node, ast.ClassDef)]
-    fields = [field for field in config.body if isinstance(field, ast.AnnAssign) and field.value]
+    nodes = [*module.body, *ast.parse((EXAMPLES / "common/gpt_shape.py").read_text()).body]
+    shape_and_rest = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    fields = [field for part in shape_and_rest for field in part.body if isinstance(field, ast.AnnAssign)]
     defaults = {ast.unparse(field.target): str(ast.literal_eval(field.value or field.target)) for field in fields}
     training = job.find("gpt").training
     assert training
@@ -95,6 +96,13 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
     whole = dict.fromkeys(("single", "ddp", "horovod"), ("ddp", 1, 1, "autocast"))
     parts = {"tp": ("ddp", 1, 8, "autocast"), "pp": ("ddp", 8, 1, "autocast"), "3d": ("fsdp", 2, 2, "bf16")}
     assert blocks == {**sharded, **whole, **parts}
+    words = ("strategy=3d", "sequence_parallel=true", "model=llama", "kv_heads=2", "ffn=384")
+    model, layout, _ = read_training(training, words, 8)
+    of_llama = (model.gated, model.learned_positions, model.biases, model.key_value_heads, model.inner)
+    assert of_llama == (True, False, False, 2, 384) and layout.sequence_parallel
+    model, layout, _ = read_training(training, ("strategy=3d",), 8)
+    assert (model.gated, model.biases, model.key_value_heads, model.inner) == (False, True, 4, 512)
+    assert not layout.sequence_parallel
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -143,6 +151,39 @@ def test_examples_with_options_take_settings_in_both_forms(monkeypatch: pytest.M
         parser.parse_args(["steps=4"])
     for program in EXAMPLES.glob("*/train*.py"):
         assert "argparse.ArgumentParser(" not in program.read_text(), program
+
+
+@pytest.mark.parametrize(
+    ("words", "tp", "problem"),
+    [
+        ("width=130", 1, "width=130 must be a multiple of heads=4"),
+        ("", 8, "heads=4 must be a multiple of tp=8"),
+        ("kv_heads=2", 1, "kv_heads is a setting of model=llama, not of model=gpt2"),
+        ("norm_eps=1e-6", 1, "norm_eps is a setting of model=llama, not of model=gpt2"),
+        ("model=llama kv_heads=3", 1, "heads=4 must be a multiple of kv_heads=3"),
+        ("model=llama kv_heads=2", 4, "kv_heads=2 must be a multiple of tp=4"),
+        ("model=llama ffn=101", 2, "ffn=101 must be a multiple of tp=2"),
+        ("model=llama width=132", 1, "width=132 must be an even multiple of heads=4: positions turn pairs"),
+        ("context=63 strategy=tp sequence_parallel=true", 2, "context=63 must be a multiple of tp=2"),
+        ("sequence_parallel=true", 1, "sequence_parallel=true needs strategy=tp, or strategy=3d with tp=2 or more"),
+        ("sequence_parallel=true strategy=3d tp=1", 1, "sequence_parallel=true needs strategy=tp, or strategy=3d with"),
+        ("model=llama rope_theta=nan", 1, "rope_theta must be a positive number, not 'nan'"),
+        ("model=mamba", 1, "model must be one of gpt2, llama, not 'mamba'"),
+        ("model=llama kv_heads=2 ffn=384 strategy=3d sequence_parallel=true", 2, "accepted"),
+    ],
+)
+def test_gpt_refuses_a_shape_that_ranks_cannot_share(
+    words: str, tp: int, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    parse = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"]
+    try:
+        config = parse(words.split())
+        config.check(tp, config.sequence_parallel)
+        answer = "accepted"
+    except ValueError as error:
+        answer = str(error)
+    assert answer.startswith(problem)
 
 
 @pytest.mark.parametrize("words", ["--steps", "--steps --bf16", "zero1", "--no 1", "--pp 0", "- 1", "--strategy x"])

@@ -10,18 +10,23 @@ NONE = "no packaged example"
 
 def example_for(model: Model, layout: Layout) -> str:
     """The command that trains it, without its sizes; or why there is none."""
-    if model.gated or model.key_value_heads != model.heads or not model.learned_positions:
-        return f"{NONE} has this model: they train GPTs; {_other(layout)}"
-    if layout.sequence_parallel or (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
+    of_llama = (model.gated, not model.learned_positions, not model.biases)
+    otherwise = any(of_llama) or model.key_value_heads != model.heads or model.inner != 4 * model.hidden
+    if otherwise and not all(of_llama):
+        return f"{NONE} has this model: they train GPT-2 and Llama; {_other(layout)}"
+    if (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"
     if layout.compiled:
         return f"{NONE} is compiled as a whole; {_other(layout)}"
-    if not layout.splits_model:
-        return f"ctrain run gpt -- strategy={layout.strategy}"
-    if layout.strategy == "ddp" and layout.recompute == "none" and model.layers % layout.pp == 0:
+    strategy = layout.strategy if not layout.splits_model else f"3d tp={layout.tp} pp={layout.pp}"
+    words = ["model=llama"] if model.gated else []
+    words += [f"strategy={strategy}"] + ["sequence_parallel=true"] * layout.sequence_parallel
+    words += ["recompute=true"] * (layout.recompute == "full") + ["offload=cpu"] * layout.offload
+    if not layout.splits_model or layout.strategy in ("zero1", "fsdp"):
+        return f"ctrain run gpt -- {' '.join(words)}"
+    is_plain = layout.strategy == "ddp" and layout.recompute == "none" and not layout.sequence_parallel
+    if is_plain and not model.gated and model.layers % layout.pp == 0:
         return f"ctrain run megatron -- --tp {layout.tp} --pp {layout.pp}"
-    if layout.strategy in ("zero1", "fsdp"):
-        return f"ctrain run gpt -- strategy=3d tp={layout.tp} pp={layout.pp}"
     return f"{NONE} splits layers like this; {_other(layout)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from ctrain_runtime.base import config
@@ -25,6 +25,8 @@ from ctrain_runtime.plan.size import JobSize
 ALL = "all"  # the number of ranks
 AT_MOST = "largest_micro_batch"  # of a program that adapts it to a replica's share
 LARGEST = 1 << 24  # of numbers
+MAY_BE_ZERO = ("training.model: kv_heads", "training.model: ffn")  # as in Model
+OF_MODELS = {part.name for part in fields(Model)}  # keys; a Layout has none of them
 # No memory is too small, and each time is NaN.
 UNKNOWN = GpuType("", math.nan, math.nan, math.inf, math.nan, math.nan, math.nan)
 
@@ -91,13 +93,14 @@ def _gpu_types(size: JobSize, gpus: Sequence[str]) -> tuple[GpuType, ...]:
 
 def read_training(training: Training, command: Sequence[str], ranks: int) -> tuple[Model, Layout, int]:
     """The model, the layout and the steps that `command` trains. Raises ConfigError for what is none."""
-    settings, layout = read_settings(command), dict(training.layout)
+    settings, model, layout = read_settings(command), dict(training.model), dict(training.layout)
     for condition, changes in training.when.items():
         pairs = [word.partition("=") for word in condition.split()]
         if not pairs or not all(equals for _, equals, _ in pairs):
             raise ConfigError(f"training.when: {condition!r} is not NAME=VALUE", "As in: bf16=true: {precision: bf16}")
         if all(settings.get(name, "").lower() == value.lower() for name, _, value in pairs):
-            layout.update(changes)
+            for key, value in changes.items():
+                (model if key in OF_MODELS else layout)[key] = value
 
     def resolve(key: str, values: Mapping[str, Value]) -> dict[str, Any]:
         return {name: _resolve(f"{key}: {name}", value, settings, ranks) for name, value in values.items()}
@@ -105,7 +108,7 @@ def read_training(training: Training, command: Sequence[str], ranks: int) -> tup
     steps = resolve("training", {"steps": training.steps})["steps"]
     if type(steps) is not int:
         raise ConfigError(f"training: steps must be an integer, not {steps!r}")
-    parts = {"training.model": training.model, "training.layout": layout}
+    parts = {"training.model": model, "training.layout": layout}
     shape, spread = (resolve(key, values) for key, values in parts.items())
     if adapts := AT_MOST in spread:
         spread["micro_batch"] = spread.pop(AT_MOST)
@@ -135,6 +138,6 @@ def _resolve(key: str, value: Value, settings: Mapping[str, str], ranks: int) ->
         value = settings.get(name, default) if equals else ranks if value == ALL else value
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         value = int(value)
-    if type(value) is int and not 1 <= value <= LARGEST:
+    if type(value) is int and not 1 <= value <= LARGEST and (value or key not in MAY_BE_ZERO):
         raise ConfigError(f"{key} must be a positive integer of at most {LARGEST}, not {value}")
     return value

@@ -87,8 +87,8 @@ def peak(case: Case) -> int:
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
         strategy="single", batch=batch, micro_batch=case.micro_batch, recompute=case.recompute,
     )  # fmt: skip  # rows, as they are read
-    shape = (case.context, case.layers, case.heads, case.width, case.bf16, case.recompute)
-    strategies.Strategy._make_part = lambda _self, characters, _tp: GPT(characters, *shape)  # fake ones cannot be moved
+    options = (config, case.vocabulary, case.bf16, case.recompute)
+    strategies.Strategy._make_part = lambda *_: GPT(*options)  # fake ones cannot be moved
     strategies.clip = lambda *_: 0.0  # it looks at a value, which fake tensors have not; its norms are small
     with FakeTensorMode(), live:
         strategy = strategies.Strategy(config, World(0, case.ranks, 0, torch.device("cpu")), case.vocabulary)

@@ -18,7 +18,19 @@ from ctrain_runtime.estimate.presets import PRESETS
         ("gpt2", {"pp": 5}, "no packaged example splits layers like this; Megatron-LM does"),
         ("gpt2", {"tp": 2, "sequence_parallel": True}, "no packaged example splits layers like this; Megatron-LM does"),
         ("gpt2", {"tp": 2, "pp": 4, "interleave": 2}, "no packaged example splits layers like this; Megatron-LM does"),
-        ("llama-3-8b", {"strategy": "fsdp"}, "no packaged example has this model: they train GPTs; torchtitan does"),
+        (
+            "gpt2",
+            {"tp": 2, "strategy": "zero1", "sequence_parallel": True, "recompute": "full"},
+            "ctrain run gpt -- strategy=3d tp=2 pp=1 sequence_parallel=true recompute=true",
+        ),
+        ("gpt2", {"strategy": "zero2", "offload": True}, "ctrain run gpt -- strategy=zero2 offload=cpu"),
+        ("llama-3-8b", {"strategy": "fsdp"}, "ctrain run gpt -- model=llama strategy=fsdp"),
+        ("llama-3-8b", {"tp": 8}, "no packaged example splits layers like this; Megatron-LM does"),
+        (
+            "bloom-176b",
+            {"strategy": "fsdp"},
+            "no packaged example has this model: they train GPT-2 and Llama; torchtitan does",
+        ),
     ],
 )
 def test_which_example_trains_it(model: str, layout: dict[str, Any], example: str) -> None:

@@ -113,6 +113,15 @@ def test_a_pipeline_has_a_micro_batch_for_each_stage() -> None:
         read_training(replace(training, layout={"batch": 8, "largest_micro_batch": "many"}), (), 4)
 
 
+def test_a_setting_may_change_the_model() -> None:
+    model = {**TRAINING.model, "kv_heads": "kv_heads=0", "ffn": "ffn=0"}
+    training = replace(TRAINING, model=model, when={"model=llama": {"gated": True, "biases": False, "tp": 5}})
+    plain, _, _ = read_training(training, (), 5)
+    assert (plain.gated, plain.biases, plain.kv_heads, plain.ffn) == (False, True, 0, 0)
+    gated, layout, _ = read_training(training, ("model=llama", "kv_heads=5", "ffn=100"), 5)
+    assert (gated.gated, gated.biases, gated.kv_heads, gated.ffn, layout.tp) == (True, False, 5, 100, 5)
+
+
 def test_settings_are_read_as_programs_write_them() -> None:
     words = ("python", "train.py", "a=1", "--b=2=3", "--long-name", "4", "--flag", "--c", "-5", "--last")
     settings = {"a": "1", "b": "2=3", "long_name": "4", "flag": "true", "c": "-5", "last": "true"}
