@@ -23,10 +23,9 @@ from strategies import Strategy
 def facts_of(start: Path | None, config: Config) -> dict:
     """What is known of the checkpoint to resume from, or of a new start."""
     facts = sharded.read_facts(start) if start else {"step": 0, "vocabulary": "", "config": asdict(config)}
-    for field in fields(Shape):
-        own, theirs = getattr(config, field.name), facts["config"].get(field.name, field.default)
-        if own != theirs:
-            raise InputError(f"{field.name}={own}, but the checkpoint has {field.name}={theirs}")
+    theirs = {field.name: facts["config"].get(field.name, field.default) for field in fields(Shape)}
+    if other := [f"{key}={value}" for key, value in theirs.items() if value != getattr(config, key)]:
+        raise InputError(f"the checkpoint needs {' '.join(other)}")
     return facts
 
 
