@@ -390,7 +390,7 @@ class Builder:
             inputs = stack.files[0], stack.files[1:], plan.arch, labels, log
             earlier_file = self.cache.locks.move_out(path, work / "earlier.sif")  # from here on there is no image
             if flat:
-                made = flatten.flatten(container, *inputs)
+                made = flatten.flatten(container, *inputs, plan.layers[-1].compression)
             elif earlier_file and earlier:
                 made = assemble(container, *inputs, replace(earlier, path=earlier_file))
             else:

@@ -31,7 +31,13 @@ _TIME = struct.Struct("<8xI")  # in the head of a squashfs file: no file in it i
 
 
 def flatten(
-    container: Container, base: Path, layers: Sequence[Path], arch: str, labels: Mapping[str, str], log: Path
+    container: Container,
+    base: Path,
+    layers: Sequence[Path],
+    arch: str,
+    labels: Mapping[str, str],
+    log: Path,
+    compression: str,
 ) -> Path:
     """Make the image of a base and its layers as one partition. Returns the new SIF, in the work directory."""
     directory = host_tools.prepare(container)
@@ -39,19 +45,19 @@ def flatten(
     container.new_overlay()
     host_tools.copy_tool(container, pack.mksquashfs())
     time = pack.epoch_env(_newest(base, layers))
-    container.require(_pack_argv(container, base, layers), log, "cannot flatten the image", time)
+    container.require(_pack_argv(container, base, layers, compression), log, "cannot flatten the image", time)
     container.take_ownership(base, [directory, *container.overlay_directories], log)
     metadata = read_metadata(Tree(directory), "metadata")
     return sif_file.new(container, pack.move_out(container), arch, metadata, labels, log)
 
 
-def _pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
+def _pack_argv(container: Container, base: Path, layers: Sequence[Path], compression: str) -> list[str]:
     # With a writable overlay: over a read-only image the engine mounts its own /etc/passwd and /etc/group.
     overlays = [*LowerLayers(base, tuple(layers)).overlays, str(container.overlay)]
     argv = [*host_tools.exec_argv(container, base, overlays), "/bin/sh", "-ec", _INSIDE, "sh"]
-    argv += [*host_tools.argv(pack.mksquashfs()), "/", f"{host_tools.INSIDE}/{pack.PACKED}", *pack.OPTIONS]
-    argv += [word for entry in _NEEDED for word in ("-p", entry)]
-    return [*argv, "-ef", f"{host_tools.INSIDE}/mounts"]
+    argv += [*host_tools.argv(pack.mksquashfs()), "/", f"{host_tools.INSIDE}/{pack.PACKED}"]
+    needed = [word for entry in _NEEDED for word in ("-p", entry)]
+    return [*argv, *pack.options(compression), *needed, "-ef", f"{host_tools.INSIDE}/mounts"]
 
 
 def _newest(base: Path, layers: Sequence[Path]) -> int:

@@ -44,7 +44,7 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
     before = layer.with_labels(layer.read_metadata(tree, metadata.DIRECTORY), Tree(workspace.mnt_dir))
     layer.write_metadata(tree, metadata.for_base(before, shown(planned), planned))
     files = layer.read_metadata(tree, metadata.DIRECTORY)
-    packed = pack.pack_base(container, root, log, planned.epoch)
+    packed = pack.pack_base(container, root, log, planned.epoch, planned.compression)
     remove(root)
     return sif_file.new(container, packed, planned.inputs.arch, files, {}, log)
 

@@ -53,7 +53,7 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     mnt = Tree(workspace.mnt_dir)
     before = with_labels(read_metadata(mnt, "metadata"), mnt)
     write_metadata(Tree(upper), metadata.for_layer(before, layer.public, layer.key, layer.epoch))
-    return pack.pack(container, upper, below, log, layer.epoch)
+    return pack.pack(container, upper, below, log, layer.epoch, layer.compression)
 
 
 def fill_mnt_dir(definition: Definition, layer: PlannedLayer, mnt_dir: Path) -> None:

@@ -12,12 +12,17 @@ from ctrain_builder.files.tree import Tree
 from ctrain_builder.layers import bytecode, host_tools, lowerdir, workspace
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.overlay import Upper, remove_marks, scan, whiteouts
-from ctrain_builder.plan.build_plan import FALLBACK_EPOCH
+from ctrain_builder.plan.build_plan import FALLBACK_EPOCH, GZIP
 
-# Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it; level 4
-# takes half the time of 6, a fifth of that of 9, mksquashfs's own choice, and 4 % more space (docs/layers.md).
-# mksquashfs sorts names and cuts off times at SOURCE_DATE_EPOCH; so it does since version 4.4.
-OPTIONS = ("-noappend", "-no-progress", "-comp", "gzip", "-Xcompression-level", "4", "-all-root")
+# Owners are root's, whoever builds: an ordinary user can't keep others. mksquashfs sorts names and cuts off times at
+# SOURCE_DATE_EPOCH; so it does since version 4.4.
+_OPTIONS = ("-noappend", "-no-progress", "-all-root")
+# The levels: docs/layers.md has sizes and times.
+_COMPRESSORS: dict[str, tuple[str, ...]] = {
+    "gzip": ("-Xcompression-level", "4"),
+    "zstd": ("-Xcompression-level", "3"),
+    "lz4": (),
+}
 PACKED, _DELETED = "packed.sqsh", "deleted"
 # Mounts of the host while a layer is made, and marks of deleted names that only one kind of overlay understands.
 _NOT_PACKED = (
@@ -34,7 +39,19 @@ _NOT_PACKED = (
 )
 
 
-def pack(container: Container, upper: Path, below: LowerLayers, log: Path, epoch: int = FALLBACK_EPOCH) -> Path:
+def options(compression: str) -> tuple[str, ...]:
+    """The options of mksquashfs for whatever it packs."""
+    return (*_OPTIONS, "-comp", compression, *_COMPRESSORS[compression])
+
+
+def pack(
+    container: Container,
+    upper: Path,
+    below: LowerLayers,
+    log: Path,
+    epoch: int = FALLBACK_EPOCH,
+    compression: str = GZIP,
+) -> Path:
     """Pack an upper directory as a layer. Returns the squashfs file, in the work directory. Raises BuildError."""
     found = scan(Tree(upper))
     hidden = whiteouts(found, lowerdir.list_descendants(container, below, found.opaque, log))
@@ -43,13 +60,13 @@ def pack(container: Container, upper: Path, below: LowerLayers, log: Path, epoch
     apart = [word for name in names if "\n" in name for word in ("-p", _deleted(name))]
     lines = "".join(f"{_deleted(name)}\n" for name in names if "\n" not in name)
     (host_tools.prepare(container) / _DELETED).write_bytes(os.fsencode(lines))
-    return _run(container, layer_argv(container, upper, below, apart), upper, found, log, epoch)
+    return _run(container, layer_argv(container, upper, below, compression, apart), upper, found, log, epoch)
 
 
-def pack_base(container: Container, root: Path, log: Path, epoch: int) -> Path:
+def pack_base(container: Container, root: Path, log: Path, epoch: int, compression: str = GZIP) -> Path:
     """Pack the root directory of a base. Returns the squashfs file, in the work directory. Raises BuildError."""
     host_tools.prepare(container)
-    return _run(container, base_argv(container, root), root, scan(Tree(root)), log, epoch)
+    return _run(container, base_argv(container, root, compression), root, scan(Tree(root)), log, epoch)
 
 
 def packed(container: Container) -> Path:
@@ -62,15 +79,18 @@ def move_out(container: Container) -> Path:
     return packed(container)
 
 
-def layer_argv(container: Container, upper: Path, below: LowerLayers, apart: Sequence[str] = ()) -> list[str]:
+def layer_argv(
+    container: Container, upper: Path, below: LowerLayers, compression: str = GZIP, apart: Sequence[str] = ()
+) -> list[str]:
     """The command that packs a layer; the names that it hides are in a file of the work directory, or `apart`."""
     deleted = f"{_directory(container)}/{_DELETED}"
-    return [*_argv(container, upper, below.base), *apart, "-pf", deleted, "-wildcards", "-e", *_NOT_PACKED]
+    argv = [*_argv(container, upper, below.base), *options(compression), *apart, "-pf", deleted]
+    return [*argv, "-wildcards", "-e", *_NOT_PACKED]
 
 
-def base_argv(container: Container, root: Path) -> list[str]:
+def base_argv(container: Container, root: Path, compression: str = GZIP) -> list[str]:
     """The command that packs a base, all of it but mount points of the host."""
-    return [*_argv(container, root, root), "-wildcards", "-e", "sys/*"]
+    return [*_argv(container, root, root), *options(compression), "-wildcards", "-e", "sys/*"]
 
 
 def epoch_env(time: int) -> dict[str, str]:
@@ -93,7 +113,7 @@ def _argv(container: Container, directory: Path, image: Path) -> list[str]:
             *host_tools.argv(mksquashfs()),
             f"{host_tools.INSIDE}/{host_tools.ROOT}",
         ]
-    return [*start, f"{_directory(container)}/{PACKED}", *OPTIONS]
+    return [*start, f"{_directory(container)}/{PACKED}"]
 
 
 def _directory(container: Container) -> str:

@@ -27,6 +27,8 @@ from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, RegistryError, UsageError
 
 MIRROR = "MIRROR"
+GZIP = "gzip"  # every engine and every kernel reads it
+COMPRESSIONS = (GZIP, "zstd", "lz4")
 BELOW_MISSING = "parent is not in the cache"
 PUBLIC_MIRROR = "http://mirror.of.the.building.machine"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
@@ -47,6 +49,7 @@ class PlannedLayer:
     built earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do.
     `offer`: the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
     `recipe`: see layer_key. `locked`: what images.lock has of it; `snapshot`: the date of the mirror to build it from.
+    `compression`: of its squashfs file, by the argument of its definition, or of the next below that has one.
     """
 
     definition: Definition
@@ -65,6 +68,7 @@ class PlannedLayer:
     recipe: str = ""
     locked: Optional[LockedLayer] = None
     snapshot: str = ""
+    compression: str = GZIP
 
     @property
     def name(self) -> str:
@@ -161,10 +165,12 @@ def plan_image(
             problem = error
     layers = _inherited(spec, below, arch, exists) if below else []
     parent, parent_name, recipe = (layers[-1].key, layers[-1].name, layers[-1].recipe) if layers else ("", "", "")
+    compression = GZIP
     for definition in spec.chain:
         values = {**host, **_arguments(spec, given), PARENT: parent_name}
         wanted = {name: value for name, value in values.items() if name in definition.placeholders}
         used = definitions.values(definition, {**wanted, **_NEUTRAL})
+        compression = _compression(definition, used.get(layer_key.COMPRESSION, compression))
         rendered = definitions.render(definition, {**wanted, **_NEUTRAL})
         base, digest = "", ""
         if definition.is_base:
@@ -185,9 +191,17 @@ def plan_image(
         time = epoch([definition.path, *(definition.source_root / copy.source for copy in rendered.files)])
         planned = PlannedLayer(definition, wanted, listing, inputs, parent, is_cached, base, time, recipe=recipe)
         snapshot = locks.snapshot if locks and from_mirror else ""
-        layers.append(replace(planned, locked=lock_file.locked_layer(locks, definition.name), snapshot=snapshot))
+        locked = lock_file.locked_layer(locks, definition.name)
+        layers.append(replace(planned, locked=locked, snapshot=snapshot, compression=compression))
         parent_name = definition.name
     return BuildPlan(spec, arch, tuple(layers), problem, below)
+
+
+def _compression(definition: Definition, value: str) -> str:
+    if value not in COMPRESSIONS:
+        problem = f"argument {layer_key.COMPRESSION} must be {' or '.join(COMPRESSIONS)}, not {value!r}"
+        raise ConfigError(f"{definition.path}: {problem}")
+    return value
 
 
 def _inputs(

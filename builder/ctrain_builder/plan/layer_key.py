@@ -13,6 +13,7 @@ _ABOUT = ("%help", "%labels", "%runscript", "%startscript", "%test")
 LOCK = (
     "images.lock"  # among the arguments of a layer whose packages are locked: no definition can have one of this name
 )
+COMPRESSION = "COMPRESSION"  # the argument that says how layers are packed, and nothing of what is in them
 LAYER_FORMAT = 4  # part of every key: raise it when the builder makes layers differently
 
 
@@ -36,11 +37,12 @@ def compute_key(inputs: LayerInputs) -> str:
 def compute_recipe(inputs: LayerInputs, below: str) -> str:
     """A digest of all that runs to make a layer and those below it; `below` is the recipe of the next, "" for a base.
 
-    Unlike a key, it stays the same whatever tests, labels and help say.
+    Unlike a key, it stays the same whatever tests, labels and help say, and however the layer is packed.
     """
     found = _sections(inputs.definition).items()
     sections = {name: text.rstrip() for name, text in found if name not in _ABOUT}  # empty lines separate them
-    made = [below, inputs.base, inputs.arch, inputs.arguments, sections, inputs.files]
+    arguments = {name: value for name, value in inputs.arguments.items() if name != COMPRESSION}
+    made = [below, inputs.base, inputs.arch, arguments, sections, inputs.files]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 

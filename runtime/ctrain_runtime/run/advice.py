@@ -46,6 +46,16 @@ _KNOWN = (
         "Singularity never does; use Apptainer, or data in a directory (ctrain help runs)",
     ),
     (
+        r"Squashfs image uses (\w+) compression, this version supports only",
+        "the node's engine does not read images that are compressed by {0}: build the image with --build-arg "
+        "COMPRESSION=gzip, which every engine reads (ctrain help images)",
+    ),
+    (
+        r"failed to mount squashfs filesystem: invalid argument",
+        "the node's kernel does not mount the image: it is incomplete (ctrain store verify), or compressed by what the "
+        "kernel does not read: every kernel reads those built with --build-arg COMPRESSION=gzip (ctrain help images)",
+    ),
+    (
         r"No space left on device|Disk quota exceeded|unable to write to file </torch_",
         "a disk, a quota or shared memory is full: compare df -h of the run directory, of /tmp and of /dev/shm on "
         "the node",

@@ -71,6 +71,29 @@ def test_arguments_come_from_the_command_line_then_the_tag_then_the_definition(p
     assert colours == ["green", "red", "blue"]
 
 
+def _compressions(project: Path, **given: str) -> tuple[str, ...]:
+    return tuple(layer.compression for layer in _plan(project, given).layers)
+
+
+def test_layers_are_packed_as_the_next_definition_below_says(project: Path) -> None:
+    assert _compressions(project) == ("gzip", "gzip")
+    base, upper = (project / f"definitions/{name}/{name}.def" for name in ("base", "upper"))
+    label = "\n%labels\n    packed {{ COMPRESSION }}\n"
+    base.write_text(base.read_text().replace("%arguments\n", "%arguments\n    COMPRESSION=lz4\n") + label)
+    assert _compressions(project) == ("lz4", "lz4")
+    assert _compressions(project, COMPRESSION="zstd") == ("zstd", "zstd")
+    assert not set(_plan(project).keys) & set(_plan(project, {"COMPRESSION": "zstd"}).keys)
+    upper.write_text(upper.read_text().replace("%arguments\n", "%arguments\n    COMPRESSION=gzip\n") + label)
+    assert _compressions(project) == ("lz4", "gzip")
+
+
+def test_another_compression_is_refused(project: Path) -> None:
+    base = project / "definitions/base/base.def"
+    base.write_text(f"{base.read_text()}\n%labels\n    packed {{{{ COMPRESSION }}}}\n")
+    with pytest.raises(ConfigError, match=r"base.def: argument COMPRESSION must be gzip or zstd or lz4, not 'xz'"):
+        _plan(project, {"COMPRESSION": "xz"})
+
+
 def test_a_change_of_the_base_changes_all(project: Path) -> None:
     before = _plan(project).keys
     path = project / "definitions/base/base.def"

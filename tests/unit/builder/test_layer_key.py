@@ -149,6 +149,13 @@ def test_the_architecture_and_arguments_are_in_the_recipe(project: Path) -> None
     assert len({_recipe(project), _recipe(project, "arm64"), _recipe(project, COLOUR="blue")}) == 3
 
 
+def test_how_layers_are_packed_is_not_in_the_recipe(project: Path) -> None:
+    """What Horovod was compiled to need not be compiled again."""
+    path = project / "definitions/base/base.def"
+    path.write_text(f"{path.read_text()}\n%labels\n    packed {{{{ COMPRESSION }}}}\n")
+    assert _recipe(project, COMPRESSION="gzip") == _recipe(project, COMPRESSION="lz4")
+
+
 def test_the_recipe_stands_for_those_below_without_their_keys() -> None:
     inputs = LayerInputs("", "", "amd64", {}, ("%post",), {})
     assert len({compute_recipe(inputs, below) for below in ("", "a", "b")}) == 3

@@ -71,6 +71,22 @@ def test_the_command_of_a_layer_does_not_depend_on_its_content(tmp_path: Path) -
     assert (tmp_path / "work" / "lend" / "deleted").read_text() == "gone c 0 0 0 0 0\n"
 
 
+@pytest.mark.parametrize(
+    ("compression", "words"),
+    [
+        ("gzip", "-comp gzip -Xcompression-level 4"),
+        ("zstd", "-comp zstd -Xcompression-level 3"),
+        ("lz4", "-comp lz4"),
+    ],
+)
+@pytest.mark.usefixtures("tools")
+def test_all_is_packed_by_the_compression_that_was_asked_for(tmp_path: Path, compression: str, words: str) -> None:
+    container, root = _container(tmp_path / "work"), _tree(tmp_path / "root", EPOCH)
+    base = pack.base_argv(container, root, compression)
+    layer = pack.layer_argv(container, root, LowerLayers(tmp_path / "base.sif"), compression)
+    assert all(f" {words} " in " ".join(argv) for argv in (base, layer))
+
+
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
     ("text", "modified", "refused"),

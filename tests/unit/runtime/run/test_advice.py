@@ -37,6 +37,15 @@ LOOP = (  # recorded with SingularityCE 4.3.4 in a user namespace
     "data-images/0 error: while mounting image /proc/self/fd/10: failed to find loop device: could not attach image"
     " file to loop device: no loop devices available"
 )
+COMPRESSION = (  # recorded with Apptainer 1.4.5
+    "FATAL:   container creation failed: image driver mount failure: image driver squashfuse_ll instance exited with "
+    "error: squashfuse_ll exited: Squashfs image uses lzma compression, this version supports only lzo, xz, zlib, lz4, "
+    "zstd."
+)
+KERNEL = (  # of a full disk, ganga-devs/ganga
+    "FATAL: container creation failed: mount /proc/self/fd/5->/usr/local/var/singularity/mnt/session/rootfs error: "
+    "can't mount image /proc/self/fd/5: failed to mount squashfs filesystem: invalid argument"
+)
 FULL = "OSError: [Errno 28] No space left on device"
 
 
@@ -64,6 +73,8 @@ FULL = "OSError: [Errno 28] No space left on device"
             "the image has no library libcudart.so.12",
         ),
         (LOOP, "the engine got no loop device"),
+        (KERNEL, "the node's kernel does not mount the image: it is incomplete"),
+        (COMPRESSION, "the node's engine does not read images that are compressed by lzma"),
         (FULL, "a disk, a quota or shared memory is full"),
         ("OSError: [Errno 122] Disk quota exceeded", "a disk, a quota or shared memory is full"),
         (SHARED_MEMORY, "a disk, a quota or shared memory is full"),
