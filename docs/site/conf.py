@@ -26,6 +26,9 @@ NAVIGATION = {
         "installing",
         "jobs",
         "runs",
+        "restarts",
+        "hangs",
+        "without-a-queue",
         "interactive",
         "laptop",
         "user-layers",
@@ -38,6 +41,9 @@ NAVIGATION = {
         "import",
         "images",
         "store",
+        "signatures",
+        "store-sync",
+        "modules",
         "ci",
         "upstream",
         "doctor",
@@ -50,11 +56,15 @@ NAVIGATION = {
         "reference/exit-codes",
         "launchers",
         "run-directory",
+        "signals",
+        "engines",
         "contract",
         "schedulers",
         "known-sites",
         "description",
         "store-format",
+        "store-commands",
+        "store-policy",
         "estimate",
         "network",
         "ngc",
@@ -73,7 +83,7 @@ NAVIGATION = {
     "Change ctrain": ("architecture", "where-does-my-change-go", "one-run", "releases", "decisions"),
 }
 # Pages whose commands a test runs, as of every tutorial; of others it compares them with what ctrain takes.
-RUN_BY_TESTS = (*NAVIGATION["Tutorials"], "store")
+RUN_BY_TESTS = (*NAVIGATION["Tutorials"], "store", "store-sync", "signatures")
 NOT_RUN = "*A test compares the commands of this page with what ctrain takes; not all of them are run.*"
 RUN = "*Tests run the commands of this page.*"
 COMMAND = re.compile(r"^ *(?:\$ )?ctrain [a-z]", re.MULTILINE)

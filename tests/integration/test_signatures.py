@@ -286,7 +286,7 @@ def test_a_damaged_signature_hides_no_other_and_is_replaced(root: Path, keys: Pa
 
 
 def test_plain_tools_check_it_too(root: Path, keys: Path) -> None:
-    """As docs/store.md shows."""
+    """As docs/signatures.md shows."""
     store(root, "sign", "pytorch:24.12-hd-r1", "--key", keys / "new.pem")
     (added,) = signatures.added(image(root, 1).path)
     run("apptainer", "verify", "--all", "--key", keys / "new.pub", added)

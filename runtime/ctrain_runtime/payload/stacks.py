@@ -1,5 +1,5 @@
 """Prepares each Python of a rank to write where its threads are when signal 51 comes, so that a rank that hangs can be
-asked without any rights (docs/runs.md, Hangs). It writes to a file in memory, which the watch of the node reads: no
+asked without any rights (docs/hangs.md). It writes to a file in memory, which the watch of the node reads: no
 file is left, and a process that has closed it is not signalled. Then the image's own sitecustomize runs, if there is
 one.
 

@@ -3,7 +3,7 @@ of rank 0. What it sees, it writes to a file of the node in the run directory, w
 ranks are alive: the judge of the run (judge.py) reads those of all nodes.
 
 Usage: watch.py TASK RUN NODE FIRST_RANK RANKS HEARTBEATS SECONDS, once per node, by its first task, the process TASK.
-SECONDS are how long all may be silent, "0" to learn that. The rules are in docs/runs.md.
+SECONDS are how long all may be silent, "0" to learn that. The rules are in docs/hangs.md.
 
 ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
 """

@@ -50,8 +50,8 @@ DEFAULTS = {
     "TORCH_EXTENSIONS_DIR": f"{HOME}/.cache/torch_extensions",  # where scripts put what earlier runs compiled
 }
 
-# torch's recorder of collectives (docs/runs.md, Hangs): by the first version that has these names. Where it has two for
-# the same, the newer one wins inside torch: hence none is set beside any of the user's.
+# torch's recorder of collectives (docs/hangs.md): by the first version that has these names. Where it has two for the
+# same, the newer one wins inside torch: hence none is set beside any of the user's.
 COLLECTIVES = {
     (0,): ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
     # TORCH_FR_BUFFER_SIZE alone would record, but write nothing: that goes by the old name, of which torch warns.

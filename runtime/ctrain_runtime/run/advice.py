@@ -43,7 +43,7 @@ _KNOWN = (
     (
         r"no loop devices available|failed to find loop device",
         "the engine got no loop device, by which it mounts user layers and SquashFS data sets: without set-uid root, "
-        "Singularity never does; use Apptainer, or data in a directory (ctrain help runs)",
+        "Singularity never does; use Apptainer, or data in a directory (ctrain help engines)",
     ),
     (
         r"Squashfs image uses (\w+) compression, this version supports only",

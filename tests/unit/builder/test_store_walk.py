@@ -21,8 +21,8 @@ from samples.shop import Shop
 PAGE = Path(__file__).parents[3] / "docs/store-rules.md"
 FILE = re.compile(r"`(/\S+)`:\n+```yaml\n(.*?)```", re.DOTALL)
 STEP = re.compile(r"```\n(\$ .*?)```", re.DOTALL)
-MANUAL = Path(__file__).parents[3] / "docs/store.md"
-BLOCKS = re.split(r"(?m)^```.*$", MANUAL.read_text(encoding="utf-8"))[1::2]
+MANUAL = [PAGE.with_name(f"{name}.md") for name in ("store", "store-sync", "signatures", "modules", "store-policy")]
+BLOCKS = [block for page in MANUAL for block in re.split(r"(?m)^```.*$", page.read_text(encoding="utf-8"))[1::2]]
 COMMAND = re.compile(r"(?m)^(?:\w*\$ +)?(ctrain .*?)(?:  .*)?$")
 # What needs an engine, a registry or a build, and the tests that run it.
 ELSEWHERE = {
@@ -110,7 +110,7 @@ def test_each_command_of_the_manual_is_run_by_a_test(
         places = [place for words, place in ELSEWHERE.items() if re.match(words, command)]
         if places:
             file, word = places[0]
-            assert word in (MANUAL.parents[1] / "tests" / file).read_text("utf-8"), command
+            assert word in (PAGE.parents[1] / "tests" / file).read_text("utf-8"), command
             continue
         later = command.replace("--until 2027", "--until 2999")
         argv = shlex.split(re.sub(r"(?<![\w.])/(apps|media)/", rf"{tmp_path}/\1/", later))[1:]

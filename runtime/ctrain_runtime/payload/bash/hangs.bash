@@ -1,5 +1,5 @@
 #!/bin/bash
-# Hangs: watch.py beside the ranks of each node, judge.py beside the step of job.sh (docs/runs.md, Hangs). Both start some
+# Hangs: watch.py beside the ranks of each node, judge.py beside the step of job.sh (docs/hangs.md). Both start some
 # seconds later, with bash alone until then: runs that end at once have neither.
 # shellcheck disable=SC2154  # variables of other parts, and of the scripts
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Restarts: a program that fails starts again in the same job, from its last checkpoint (docs/runs.md, Restarts).
+# Restarts: a program that fails starts again in the same job, from its last checkpoint (docs/restarts.md).
 # shellcheck disable=SC2034,SC2154  # variables of other parts
 
 CT_SETTLE_SECONDS=1    # what ends a job from outside reaches ranks and job.sh at about the same time

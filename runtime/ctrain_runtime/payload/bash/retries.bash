@@ -1,7 +1,7 @@
 #!/bin/bash
-# Retries: a job that ends early, before its program is done, is queued again and goes on from the last checkpoint (docs/runs.md,
-# Requeue). job.sh asks for it: it alone is there when nobody watches. What a scheduler queues again by itself, as after the
-# loss of a node, starts in the same way.
+# Retries: a job that ends early, before its program is done, is queued again and goes on from the last checkpoint
+# (docs/restarts.md). job.sh asks for it: it alone is there when nobody watches. What a scheduler queues again by itself, as after
+# the loss of a node, starts in the same way.
 # shellcheck disable=SC2034,SC2154  # variables of other parts, and of the scripts
 
 CT_WARNING_SECONDS=300        # before the time limit, at most; of short ones a tenth
