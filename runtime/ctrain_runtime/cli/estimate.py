@@ -53,9 +53,7 @@ _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ff
 _NOT_ESTIMATED = {
     "--experts": "mixtures of experts",
     "--expert-parallel": "mixtures of experts",
-    "--cp": "context parallelism",
-    "--context-parallel": "context parallelism",
-    "--hsdp": "HSDP",
+    "--ep": "mixtures of experts",
     "--fp8": "training in FP8",
     "--lora": "LoRA",
     "--frozen": "training with frozen weights",
@@ -92,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--offload", action="store_true", default=None, help="keep the optimizer's state in the host's memory")
     add("--tp", **count, help="tensor-parallel size (default: 1)")
     add("--pp", **count, help="pipeline stages (default: 1)")
+    add("--cp", "--context-parallel", **count, help="GPUs that share each sequence: context parallelism (default: 1)")
     add("--schedule", choices=get_args(Schedule), help="schedule of the pipeline (default: 1f1b)")
     add("--interleave", **count, help="parts of a stage: interleaved schedule (default: 1)")
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
@@ -217,7 +216,7 @@ def _check_silent(args: argparse.Namespace, given: Mapping[str, Any]) -> None:
         raise UsageError("--sequence-parallel splits what --tp leaves whole, and tp is 1", "Pass --tp 2 or more")
     if args.schedule and pp == 1:
         raise UsageError(f"--schedule {args.schedule} is of pipelines, and pp is 1", "Pass --pp 2 or more")
-    if args.offload and strategy in ("ddp", "fsdp"):
+    if args.offload and strategy in ("ddp", "fsdp", "hsdp"):
         raise UsageError(f"--offload is of ZeRO, not of {strategy}", "Pass --strategy zero1, zero2 or zero3")
 
 

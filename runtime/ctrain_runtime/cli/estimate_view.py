@@ -133,7 +133,7 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     own = any(one.group == (kind, generation_of(gpu)) for one in published_runs())
     other = "" if generation_of(gpu) == generation else f"; {'few' if own else 'none'} on {gpu.name}"
     layout = estimate.case.layout
-    why = "; none with a pipeline" if layout.strategy == "fsdp" and layout.pp > 1 else ""
+    why = "; none with a pipeline" if layout.is_fsdp and layout.pp > 1 else ""
     why += f"; {SELDOM[kind]}" if kind in SELDOM else ""
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}{why}"
     figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"
@@ -179,11 +179,12 @@ def _head(estimate: Estimate, notes: Sequence[str]) -> str:
         "" if model.tied else ", with a matrix for each end"
     )
     steps = f"{estimate.values['m']:g} x {layout.micro_batch} per replica"
+    parts = f" x cp {layout.cp}" if layout.cp > 1 else ""
     gpus = f"{hardware.count} x {hardware.gpu.name}, {format_size(hardware.gpu.memory * 2**30)} each"
     rows = [
         ("model", f"{estimate.values['N'] / 1e9:.4g} billion parameters: {shape}, {ends}"),
         ("hardware", f"{pluralize(hardware.nodes, 'node')}: {gpus}"),
-        ("layout", f"dp {estimate.values['d']:g} x pp {layout.pp} x tp {layout.tp}: {layout.options()}"),
+        ("layout", f"dp {estimate.values['d']:g} x pp {layout.pp} x tp {layout.tp}{parts}: {layout.options()}"),
         ("batch", f"{pluralize(layout.batch, 'sequence')}: {steps}"),
         *(("note", note) for note in notes),
     ]

@@ -95,6 +95,7 @@ def calibrate(case: Case, gpus: int, tokens_per_second: float) -> tuple[float, f
 def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     """Counts, sizes and switches, each with its meaning."""
     model, layout, gpus = case.model, case.layout, case.hardware.count
+    shares, groups = _sharing(case)
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
     gathered = sharded == 3 and layout.pp > 1  # once in an iteration: FSDP's stages keep what they have gathered
     zero3, family = (1 if gathered else steps) if sharded == 3 else 0, find_family(layout, case.hardware.gpu)
@@ -117,12 +118,17 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "K": (case.tokens, "tokens of the training"),
         "n": (gpus, "GPUs"),
         "t": (layout.tp, "tensor-parallel size"),
+        "cx": (layout.cp, "context-parallel size"),
+        "sq": (model.sequence / layout.cp, "tokens of a sequence on a GPU"),
         "p": (layout.pp, "pipeline stages"),
         "ch": (layout.interleave, "parts of a stage (interleaved schedule)"),
         "d": (dp, "replicas (data-parallel size)"),
+        "dg": (shares, "GPUs among which gradients are added up and a share is kept"),
+        "dn": (groups, "groups of these, which then add up their shares (HSDP)"),
         "b": (layout.micro_batch, "sequences per micro batch"),
         "m": (steps, "micro batches per replica and iteration"),
-        "ty": (layout.tp if layout.precision == "bf16" else 1, "ranks that share the logits"),
+        # Ranks of the packaged gpt each have all of them.
+        "ty": (1 if layout.is_fsdp or layout.precision != "bf16" else layout.tp, "ranks that share the logits"),
         "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
         "R": (layout.recompute == "full", "1 if all is recomputed"),
         "Ra": (layout.recompute != "none", "1 if attention is recomputed"),
@@ -145,10 +151,11 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wn": (size.network, "bytes of a gradient, or a parameter, that crosses the network"),
         "o": (size.state, "bytes of the optimizer's state per parameter"),
         "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
-        "z1": (dp if sharded >= 1 else 1, "replicas that share the optimizer's state"),
-        "z2": (dp if sharded >= 2 and not gathered else 1, "replicas that share the gradients"),
-        "z3": (dp if sharded >= 3 else 1, "replicas that share the parameters"),
+        "z1": (shares if sharded >= 1 else 1, "GPUs that share the optimizer's state"),
+        "z2": (shares if sharded >= 2 and not gathered else 1, "GPUs that share the gradients"),
+        "z3": (shares if sharded >= 3 else 1, "GPUs that share the parameters"),
         "r": ((2, 2, 1 + steps, 2 if gathered else 3 * steps)[sharded], "times that these cross the network"),
+        "rn": (2 * steps, "times that shares do (HSDP)"),
         "c": (
             1 if family.overlaps else overlap if layout.pp == 1 else 0,
             "share of the computing that hides communication of replicas",
@@ -158,12 +165,20 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     }
 
 
+def _sharing(case: Case) -> tuple[int, int]:
+    """The GPUs among which gradients are added up, and the groups of these: nodes, with HSDP."""
+    hardware, layout = case.hardware, case.layout
+    ranks = layout.data_parallel(hardware.count) * layout.cp
+    shares = hardware.per_node // layout.tp if layout.strategy == "hsdp" else ranks
+    return shares, ranks // shares
+
+
 def _keeps_gradients(layout: Layout, steps: int) -> bool:
     """Those of earlier micro batches, or buffers that outlive a step: of DDP, of Megatron-LM, of a share (ZeRO 3)."""
     if steps > 1 or layout.strategy == "zero3":
         return True
     if layout.splits_model:
-        return layout.strategy != "fsdp" and layout.precision == "bf16"
+        return not layout.is_fsdp and layout.precision == "bf16"
     return layout.strategy == "ddp"
 
 
@@ -179,15 +194,17 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
     """The speeds of GPUs and links, each with its meaning. Ranks count as in Megatron-LM: tensor, data, pipeline."""
     hardware, layout, gpu = case.hardware, case.layout, case.hardware.gpu
     tp, dp = layout.tp, layout.data_parallel(hardware.count)
+    shares, groups = _sharing(case)
     efficiency, attention, family = *_efficiencies(case), find_family(layout, gpu)
-    on_a_node = min(dp, max(1, hardware.per_node // tp))
-    senders = min(tp * dp, hardware.per_node)  # the ranks of a node whose next stage is on another one
+    on_a_node = min(shares, max(1, hardware.per_node // tp))
+    senders = min(tp * shares, hardware.per_node)  # the ranks of a node whose next stage is on another one
     to_next = hardware.network / senders if hardware.nodes > 1 else gpu.link
     return {
         "X": ((gpu.fp32 if layout.precision == "fp32" else gpu.bf16) * 1e12, "peak of a GPU, FLOP/s"),
         "e": (efficiency, "share of the peak that matrix products reach"),
         "ea": (attention, "share of the peak that attention reaches"),
         "xt": (family.tensor, "share of the all-reduces in layers that nothing hides"),
+        "xn": (family.between, "share of the reductions between nodes that nothing hides (HSDP)"),
         "xb": (family.bubble if layout.interleave == 1 else 1, "share of the bubble that the schedule leaves"),
         "xp": (not (family.overlaps and layout.interleave > 1), "1 if nothing hides what stages send"),
         "cp": (family.passes, "passes through memory of what is kept"),
@@ -197,9 +214,20 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
         "U": (gpu.watts, "power limit of a GPU, W"),
         "Bt": (hardware.group_bandwidth(tp, min(tp, hardware.per_node)), "bandwidth in a tensor-parallel group, B/s"),
         "Bp": (math.inf if layout.pp == 1 else to_next * 1e9, "bandwidth of a GPU to the next stage, B/s"),
-        "Bd": (hardware.group_bandwidth(dp, on_a_node), "bandwidth among replicas, B/s"),
-        "Ld": (hardware.ring_latency(dp, on_a_node), "latency of a collective of replicas, s"),
+        "Bc": (_ring_bandwidth(case), "bandwidth of a GPU to the next one of a sequence, B/s"),
+        "Bd": (hardware.group_bandwidth(shares, on_a_node), "bandwidth among replicas, B/s"),
+        "Bn": (hardware.group_bandwidth(groups, 1), "bandwidth among groups of these (HSDP), B/s"),
+        "Ld": (hardware.ring_latency(shares, on_a_node), "latency of a collective of replicas, s"),
     }
+
+
+def _ring_bandwidth(case: Case) -> float:
+    """Of keys and values, which go around the GPUs of a sequence; those of a tensor-parallel group come first."""
+    hardware, layout = case.hardware, case.layout
+    if layout.cp == 1:
+        return math.inf
+    on_a_node = layout.tp * layout.cp <= hardware.per_node or hardware.nodes == 1
+    return (hardware.gpu.link if on_a_node else hardware.network / hardware.per_node) * 1e9
 
 
 def _rows(model: Model) -> int:

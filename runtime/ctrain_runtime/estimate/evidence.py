@@ -6,7 +6,7 @@ import csv
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ SHARE = 0.9  # of the runs, whose errors make the band
 Role = Literal["fitted", "judged", "assumed", "other"]
 _NUMBERS = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
 _WORDS = ("strategy", "recompute", "attention", "precision")
-_COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave")
+_COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave", "cp")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def _case(row: dict[str, str]) -> Case:
     if row["llama_like"] == "True":
         shape.update(gated=True, learned_positions=False, biases=False)
     gpus, gpu = int(row["gpus"]), GPU_TYPES[row["gpu"]]
+    gpu = replace(gpu, bandwidth=float(row["bandwidth"] or gpu.bandwidth))  # torchtitan's H100 have slower memory
     layout: dict[str, Any] = {name: row[name] for name in _WORDS if row[name]}
     layout.update({name: int(row[name]) for name in _COUNTS if row[name]})
     layout["sequence_parallel"] = row["sequence_parallel"] == "True"

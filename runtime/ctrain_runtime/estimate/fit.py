@@ -143,7 +143,7 @@ def _fills(layers: int, stages: int) -> bool:
 def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator[Estimate]:
     """Tensor parallelism stays within a node."""
     hardware = case.hardware
-    strategies = ("zero1", "zero2", "zero3") if offload else ("ddp", "zero1", "zero2", "zero3", "fsdp")
+    strategies = ("zero1", "zero2", "zero3") if offload else ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
     searched: tuple[Sequence[Any], ...] = (
         divisors(math.gcd(case.model.heads, min(hardware.per_node, hardware.count))),
         [stages for stages in divisors(hardware.count) if _fills(case.model.layers, stages)],

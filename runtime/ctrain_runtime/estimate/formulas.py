@@ -43,13 +43,16 @@ MEASURED = "measured: tests/samples/memory"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
 REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
 # What computing does not hide, but at least what comes before it and after it.
-_DATA = "max(r*wn*P*(d - 1)/d/Bd + v*Ld - c*(compute + attention + elementwise), vk*(wn*P/lp*(d - 1)/d/Bd + Ld))"
+_REDUCED = "r*wn*P*(dg - 1)/dg/Bd + v*Ld - c*(compute + attention + elementwise)"
+_DATA = f"max({_REDUCED}, vk*(wn*P/lp*(dg - 1)/dg/Bd + Ld)) + xn*rn*wn*P/dg*(dn - 1)/dn/Bn"
+_AROUND = "max(0, 6*(cx - 1)*m*lp*w*sq*b*h*k/a/t/Bc - attention)"  # both forward, and back with their gradients
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
-_LAYER = "s*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
+_LAYER = "sq*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
 # Those that are there when the backward pass begins; or what exceeds the activations that go while others come.
 _GRADIENTS = "max(kg*wg*P/z2, max(wg*P/z2, (wg + wf)*P/z1) + wd*O - activations - output)"
 # What the last layer needs besides, or one that is computed again; or FSDP, to add up the gradients of the next one.
 _OUTPUT = "max(max(y*Y, Z) - R*A, (z3 > 1)*(we*(Lm + nb)/t + R*I))"
+_WORK = "compute + attention + elementwise + tensor + context + pipeline"  # of a micro batch
 BUBBLE = "Narayanan et al. 2021, sections 2.2 and 2.3"
 FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
@@ -67,9 +70,9 @@ MEMORY = (
     Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t, nr*P))", ZERO),
     Formula("gradients", "", "B", _GRADIENTS, MEASURED),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
-    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*s*b*h/q) + R*A + (u - x)*S", KEPT),
+    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*sq*b*h/q) + R*A + (u - x)*S", KEPT),
     Formula("output", "logits; or what a layer's gradients need besides", "B", _OUTPUT, MEASURED),
-    Formula("stages", "what they send and receive", "B", "m*(hs*wr*s*b*h/q + (hs == 1)*w*s*b*V/ty)", MEASURED),
+    Formula("stages", "what they send and receive", "B", "m*(hs*wr*sq*b*h/q + (hs == 1)*w*sq*b*V/ty)", MEASURED),
 )
 STAGE = (
     Formula("S", "attention scores of a layer", "B", "5*w/2*a*s**2*b/t", "Korthikanti et al. 2022"),
@@ -77,8 +80,8 @@ STAGE = (
     Formula("C", "of these, with a copy in bf16 (autocast)", "", "((lp*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
     Formula("D", "activations of a layer", "B", _LAYER, KEPT),
     Formula("A", "of these, kept", "B", "D - (u - x)*S", "Korthikanti et al. 2022, section 5"),
-    Formula("Y", "logits, and the input of their product", "B", "s*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
-    Formula("I", "of these, of its input and its wide layer", "B", "s*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
+    Formula("Y", "logits, and the input of their product", "B", "sq*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
+    Formula("I", "of these, of its input and its wide layer", "B", "sq*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
     Formula("Z", "gradients within the last layer", "B", "I + (z3 > 1)*wl*min(P, max(ql, (Lm + nb)/t))", MEASURED),
     Formula("O", "the largest matrix that a GPU has of", "", "min(P/z1, max(i*h, V*h))", MEASURED),
     *MEMORY[3:],  # the gradients of a step come while its activations go
@@ -92,11 +95,10 @@ TIME = (
     ),
     Formula("attention", "scores of attention", "s", "Fa*(1 + u)/2/(n*X*ea)*lp*p/l", FLASH),
     Formula("elementwise", "all else; memory-bound", "s", "m*(lp*((3 + R)*D + (Ra - R)*u*S) + cy*Y)*cp/W", ROOFLINE),
-    Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R)*2*(t - 1)/t*w*s*b*h/Bt", RING),
-    Formula("pipeline", "between stages", "s", "xp*2*m*ch*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
-    Formula(
-        "bubble", "idle stages", "s", "xb*(p - 1)/m/ch*(compute + attention + elementwise + tensor + pipeline)", BUBBLE
-    ),
+    Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R)*2*(t - 1)/t*w*sq*b*h/Bt", RING),
+    Formula("context", "keys and values within sequences", "s", _AROUND, "Liu et al. 2023 (Ring Attention)"),
+    Formula("pipeline", "between stages", "s", "xp*2*m*ch*w*sq*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
+    Formula("bubble", "idle stages", "s", f"xb*(p - 1)/m/ch*({_WORK})", BUBBLE),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
     Formula("update", "of the parameters", "s", "P/z1*2*(o + wf + wg)/(W if g else H)", ROOFLINE),
 )

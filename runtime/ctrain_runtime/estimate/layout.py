@@ -12,21 +12,22 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.model import Model
 
-Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
+Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Schedule = Literal["1f1b", "gpipe"]
 Recompute = Literal["none", "selective", "full"]
 Attention = Literal["flash", "plain"]
 Precision = Literal["bf16", "autocast", "fp32"]
 
 # Of how many parts of the state (optimizer, gradients, parameters) a data-parallel rank keeps only its share.
-SHARDED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
-_NO_PIPELINE = ("zero2", "zero3")  # DeepSpeed's pipeline engine refuses them
+SHARDED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+_NO_PIPELINE = ("zero2", "zero3", "hsdp")  # DeepSpeed's pipeline engine refuses the first; the last has no runs
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`strategy` is that of the data-parallel ranks; `batch` is global, `micro_batch` that of a GPU, in sequences. A
-    stage has `interleave` parts of the layers, which are not neighbours. `compiled`: as a whole, as llm.c."""
+    """`strategy` is that of the data-parallel ranks: hsdp is fsdp within a node, whose nodes are replicas. `batch` is
+    global, `micro_batch` that of a GPU, in sequences, each of which `cp` GPUs share. A stage has `interleave` parts of
+    the layers, which are not neighbours. `compiled`: as a whole, as llm.c."""
 
     batch: int
     micro_batch: int = 1
@@ -34,6 +35,7 @@ class Layout:
     offload: bool = False
     tp: int = 1
     pp: int = 1
+    cp: int = 1
     schedule: Schedule = "1f1b"
     interleave: int = 1
     recompute: Recompute = "none"
@@ -52,14 +54,20 @@ class Layout:
     def hands_over(self) -> bool:
         """Whether stages keep what they send and receive until the iteration ends: those of torch do, Megatron-LM's
         do not."""
-        return self.pp > 1 and (self.strategy == "fsdp" or self.precision != "bf16")
+        return self.pp > 1 and (self.is_fsdp or self.precision != "bf16")
+
+    @property
+    def is_fsdp(self) -> bool:
+        """Of torch."""
+        return self.strategy in ("fsdp", "hsdp")
 
     @property
     def splits_model(self) -> bool:
-        return self.tp > 1 or self.pp > 1
+        """Or its sequences."""
+        return self.tp > 1 or self.pp > 1 or self.cp > 1
 
     def data_parallel(self, gpus: int) -> int:
-        return gpus // (self.tp * self.pp)
+        return gpus // (self.tp * self.pp * self.cp)
 
     def micro_batches(self, gpus: int) -> int:
         """Micro batches per replica and iteration: the steps of gradient accumulation."""
@@ -79,6 +87,7 @@ class Layout:
             "strategy",
             "tp",
             "pp",
+            "cp",
             "interleave",
             "micro_batch",
             "recompute",
@@ -111,6 +120,8 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
         what = f"{model.layers} layers" if model.layers < pp else f"{pluralize(gpus, 'GPU')} with tp {tp}"
         near = _near("--pp", pp, [stages for stages in divisors(gpus // tp) if stages <= model.layers])
         raise UsageError(f"{what} cannot be split into pp {pp} stages", f"Nearest: {near}")
+    if layout.cp > 1:
+        _check_context_parallel(model, hardware, layout)
     step = layout.data_parallel(gpus) * layout.micro_batch
     if layout.batch % step:
         problem = f"batch {layout.batch} is not a multiple of dp {layout.data_parallel(gpus)}"
@@ -119,6 +130,8 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     if layout.pp > 1 and layout.strategy in _NO_PIPELINE:
         hint = "Pass --strategy zero1 or fsdp, or --pp 1"
         raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
+    if layout.strategy == "hsdp":
+        _check_hsdp(hardware, layout)
     if layout.compiled and not layout.can_be_compiled:
         problem = "compiled programs are told from others only in bf16, with FlashAttention, where no layers are split"
         raise UsageError(problem, "Omit --compiled")
@@ -126,6 +139,25 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
         _check_interleaved(model, layout, layout.micro_batches(gpus))
     if layout.recompute == "selective" and layout.attention == "flash":
         raise UsageError("FlashAttention keeps no scores that could be recomputed", "Pass --recompute none or full")
+
+
+def _check_context_parallel(model: Model, hardware: Hardware, layout: Layout) -> None:
+    groups, cp = hardware.count // (layout.tp * layout.pp), layout.cp
+    if model.sequence % cp or groups % cp:
+        what = f"sequences of {model.sequence}" if model.sequence % cp else f"{groups} GPUs of each part of the model"
+        near = _divisors("--cp", cp, [groups, model.sequence])
+        raise UsageError(f"{what} cannot be split among cp {cp}", f"Nearest: {near}")
+    if SHARDED[layout.strategy] > 1 or layout.precision != "bf16" or layout.attention == "plain":
+        problem = "context parallelism is estimated of Megatron-LM: ddp or zero1 in bf16, with FlashAttention"
+        raise UsageError(problem, "Pass --strategy zero1, or omit --cp: no other published runs judge it")
+
+
+def _check_hsdp(hardware: Hardware, layout: Layout) -> None:
+    if hardware.count <= hardware.per_node:
+        raise UsageError("on one node, hsdp is fsdp", "Pass --strategy fsdp, or more nodes")
+    if hardware.count % hardware.per_node or hardware.per_node % layout.tp:
+        full = f"{hardware.count} GPUs with tp {layout.tp} do not fill nodes of {hardware.per_node}"
+        raise UsageError(f"{full}, within which hsdp shares", "Pass full nodes, and a --tp that divides their GPUs")
 
 
 def _check_interleaved(model: Model, layout: Layout, micro_batches: int) -> None:

@@ -33,7 +33,7 @@ class NumberSizes:
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
     """Those of the program that trains with this strategy and precision. Sources: docs/estimate-formulas.md."""
-    deepspeed, fsdp = layout.strategy.startswith("zero"), layout.strategy == "fsdp"
+    deepspeed, fsdp = layout.strategy.startswith("zero"), layout.is_fsdp
     if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
         return NumberSizes(
             4, 4, 2, 4, 4, 0, 4, 4, *((12, 0, 8, 2, 0) if deepspeed else (8, 0, 0, 4, 16 if fsdp else 0))

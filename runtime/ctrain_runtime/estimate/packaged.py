@@ -16,14 +16,21 @@ def example_for(model: Model, layout: Layout) -> str:
         return f"{NONE} has this model: they train GPT-2 and Llama; {_other(layout)}"
     if (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"
+    if layout.cp > 1:
+        return f"{NONE} splits sequences; {_other(layout)}"
+    if layout.strategy == "hsdp":
+        return f"{NONE} shares within nodes alone; {_other(layout)}"
     if layout.compiled:
         return f"{NONE} is compiled as a whole; {_other(layout)}"
     strategy = layout.strategy if not layout.splits_model else f"3d tp={layout.tp} pp={layout.pp}"
     words = ["model=llama"] if model.gated else []
     words += [f"strategy={strategy}"] + ["sequence_parallel=true"] * layout.sequence_parallel
     words += ["recompute=true"] * (layout.recompute == "full") + ["offload=cpu"] * layout.offload
-    if not layout.splits_model or layout.strategy in ("zero1", "fsdp"):
-        return f"ctrain run gpt -- {' '.join(words)}"
+    command = f"ctrain run gpt -- {' '.join(words)}"
+    if not layout.splits_model or layout.strategy == "fsdp":
+        return command
+    if layout.strategy == "zero1":
+        return f"Megatron-LM; with --strategy fsdp: {command}"
     is_plain = layout.strategy == "ddp" and layout.recompute == "none" and not layout.sequence_parallel
     if is_plain and not model.gated and model.layers % layout.pp == 0:
         return f"ctrain run megatron -- --tp {layout.tp} --pp {layout.pp}"
@@ -33,7 +40,7 @@ def example_for(model: Model, layout: Layout) -> str:
 def _other(layout: Layout) -> str:
     return (
         "torchtitan does"
-        if layout.strategy == "fsdp"
+        if layout.is_fsdp
         else "Megatron-LM does"
         if layout.splits_model
         else "llm.c is"

@@ -61,6 +61,10 @@ CASES = [
     Case("3d", 2, *WIDE, 16, 8, pp=2),
     Case("3d", 4, *SMALL, 8, 4, pp=2),
     Case("3d", 8, *SMALL[:-1], 100, 8, 4, tp=2, pp=2),
+    *(Case("3d", ranks, *WIDE, 16, tp=2) for ranks in (2, 4)),
+    Case("3d", 2, *WIDE[:-1], 100, 16, tp=2),
+    Case("3d", 4, *SMALL[:-1], 100, 8, 4, tp=2),
+    Case("3d", 8, *SMALL, 8, 4, tp=4),
 ]  # fmt: skip  # rows, as they are read
 
 

@@ -234,6 +234,38 @@ def test_fsdp_in_a_pipeline_gathers_once_and_keeps_that() -> None:
     assert shared["gradients"] < kept["gradients"]
 
 
+def test_gpus_that_share_a_sequence_keep_a_part_of_it_and_add_up_gradients() -> None:
+    whole, half = (make_estimate(a_case(GPT3, 32, 64, strategy="zero1", tp=8, cp=cp)).values for cp in (1, 2))
+    assert half["activations"] == pytest.approx(whole["activations"] / 2)
+    assert (half["m"], half["d"], half["dg"]) == (2 * whole["m"], whole["d"] / 2, whole["dg"])
+    assert half["optimizer"] == whole["optimizer"]  # which all of them share
+    assert half["compute"] == pytest.approx(whole["compute"])
+
+
+def test_attention_hides_the_exchange_of_keys_and_values_unless_the_network_is_slow() -> None:
+    """Half a sequence of GPT-3 has 50.3 MB of keys and values: an eighth on each GPU of tp 8, once forward and twice
+    back, of 96 layers, are 1.81 GB, which a GPU sends to another node at 24 GB/s. Within a node attention hides it."""
+    across = make_estimate(a_case(GPT3, 16, 1, tp=8, cp=2)).values
+    assert across["context"] + across["attention"] == pytest.approx(1.812e9 / 24e9, rel=1e-3)
+    within = a_case(PRESETS["llama-3-70b"], 8, 1, tp=4, cp=2)
+    assert make_estimate(within).values["context"] == 0
+    slow = replace(within.hardware, gpu=replace(within.hardware.gpu, link=1))
+    assert make_estimate(replace(within, hardware=slow)).values["context"] > 0
+
+
+def test_hsdp_shares_within_a_node_and_reduces_shares_between_nodes() -> None:
+    case = a_case(PRESETS["llama-2-7b"], 128, 256, strategy="hsdp", micro_batch=2)
+    values = make_estimate(case).values
+    assert (values["dg"], values["dn"], values["optimizer"]) == (8, 16, pytest.approx(8 * values["P"] / 8))
+    slow = replace(case.hardware, gpu=replace(case.hardware.gpu, bf16=1e9, bandwidth=1e9))
+    shown = make_estimate(replace(case, hardware=slow)).values
+    within, between = 3 * 2 * values["P"] * 7 / 8 / 230e9, 2 * 2 * values["P"] / 8 * 15 / 16 / 24e9
+    expected = within + shown["xn"] * between + 3 * 32 * 7 * 3.4e-6  # a part of what crosses nodes is hidden
+    assert 0 < shown["xn"] < 1 and shown["data"] == pytest.approx(expected, rel=1e-3)
+    everywhere = make_estimate(replace(case, layout=replace(case.layout, strategy="fsdp"))).values
+    assert everywhere["optimizer"] == pytest.approx(values["optimizer"] / 16)
+
+
 def test_the_bubble_is_what_stages_wait() -> None:
     values = make_estimate(a_case(GPT3, 64, 64, tp=8, pp=8)).values
     busy = sum(values[name] for name in ("compute", "attention", "elementwise", "tensor", "pipeline"))

@@ -32,6 +32,16 @@ def test_few_runs_that_judge_are_within_a_fifth(group: tuple[str, str]) -> None:
     assert max(abs(ratio - 1) for ratio in ratios) <= 0.2
 
 
+def test_runs_that_judge_context_parallelism_and_hsdp_are_within_a_fifth() -> None:
+    judging = [run for run in published_runs() if run.role == "judged"]
+    for chosen in (
+        [run for run in judging if run.case.layout.cp > 1],
+        [run for run in judging if run.case.layout.strategy == "hsdp"],
+    ):
+        assert len(chosen) >= 3
+        assert max(abs(run.ratio - 1) for run in chosen) <= 0.2
+
+
 def test_no_model_judges_that_was_fitted_to() -> None:
     models: dict[str, set[object]] = {"fitted": set(), "judged": set(), "assumed": set(), "other": set()}
     for run in published_runs():
@@ -41,7 +51,7 @@ def test_no_model_judges_that_was_fitted_to() -> None:
 
 
 def test_published_layouts_are_possible() -> None:
-    assert len(published_runs()) >= 290
+    assert len(published_runs()) >= 370
     for run in published_runs():
         check(run.case.model, run.case.hardware, run.case.layout)
         assert run.published > 0 and run.source

@@ -29,6 +29,14 @@ GPT3 = PRESETS["gpt3-175b"]
          "Nearest: --batch 16"),
         (8, {"pp": 2, "strategy": "zero2"}, "zero2 cannot be combined with a pipeline (pp 2). "
          "Pass --strategy zero1 or fsdp, or --pp 1"),
+        (16, {"pp": 2, "strategy": "hsdp"}, "hsdp cannot be combined with a pipeline (pp 2). "
+         "Pass --strategy zero1 or fsdp, or --pp 1"),
+        (8, {"strategy": "hsdp"}, "on one node, hsdp is fsdp. Pass --strategy fsdp, or more nodes"),
+        (12, {"strategy": "hsdp"}, "12 GPUs with tp 1 do not fill nodes of 8, within which hsdp shares. "
+         "Pass full nodes, and a --tp that divides their GPUs"),
+        (8, {"cp": 3}, "sequences of 2048 cannot be split among cp 3. Nearest: --cp 2 or --cp 4"),
+        (8, {"cp": 2, "strategy": "fsdp"}, "context parallelism is estimated of Megatron-LM: ddp or zero1 in bf16, "
+         "with FlashAttention. Pass --strategy zero1, or omit --cp: no other published runs judge it"),
         (8, {"interleave": 2}, "--interleave is of a pipeline with the schedule 1f1b. Pass --pp 2 or more, or omit it"),
         (8, {"pp": 2, "interleave": 64}, "96 layers cannot be split into 128 parts. Nearest: --interleave 48"),
         (8, {"batch": 12, "pp": 2, "interleave": 2}, "3 micro batches are not a multiple of pp 2, as --interleave "

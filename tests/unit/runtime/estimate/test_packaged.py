@@ -14,16 +14,18 @@ from ctrain_runtime.estimate.presets import PRESETS
     [
         ("gpt2", {"strategy": "zero2"}, "ctrain run gpt -- strategy=zero2"),
         ("gpt2", {"tp": 2, "pp": 4}, "ctrain run megatron -- --tp 2 --pp 4"),
-        ("gpt2", {"pp": 5, "strategy": "zero1"}, "ctrain run gpt -- strategy=3d tp=1 pp=5"),
+        ("gpt2", {"pp": 5, "strategy": "fsdp"}, "ctrain run gpt -- strategy=3d tp=1 pp=5"),
         ("gpt2", {"pp": 5}, "no packaged example splits layers like this; Megatron-LM does"),
         ("gpt2", {"tp": 2, "sequence_parallel": True}, "no packaged example splits layers like this; Megatron-LM does"),
         ("gpt2", {"tp": 2, "pp": 4, "interleave": 2}, "no packaged example splits layers like this; Megatron-LM does"),
         (
             "gpt2",
             {"tp": 2, "strategy": "zero1", "sequence_parallel": True, "recompute": "full"},
-            "ctrain run gpt -- strategy=3d tp=2 pp=1 sequence_parallel=true recompute=true",
+            "Megatron-LM; with --strategy fsdp: ctrain run gpt -- strategy=3d tp=2 pp=1 sequence_parallel=true recompute=true",
         ),
         ("gpt2", {"strategy": "zero2", "offload": True}, "ctrain run gpt -- strategy=zero2 offload=cpu"),
+        ("gpt2", {"strategy": "hsdp"}, "no packaged example shares within nodes alone; torchtitan does"),
+        ("gpt2", {"cp": 2}, "no packaged example splits sequences; Megatron-LM does"),
         ("llama-3-8b", {"strategy": "fsdp"}, "ctrain run gpt -- model=llama strategy=fsdp"),
         ("llama-3-8b", {"tp": 8}, "no packaged example splits layers like this; Megatron-LM does"),
         (
