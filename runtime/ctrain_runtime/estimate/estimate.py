@@ -193,8 +193,7 @@ def _efficiencies(case: Case) -> tuple[float, float]:
 def _rates(case: Case) -> dict[str, tuple[float, str]]:
     """The speeds of GPUs and links, each with its meaning. Ranks count as in Megatron-LM: tensor, data, pipeline."""
     hardware, layout, gpu = case.hardware, case.layout, case.hardware.gpu
-    tp, dp = layout.tp, layout.data_parallel(hardware.count)
-    shares, groups = _sharing(case)
+    tp, (shares, groups) = layout.tp, _sharing(case)
     efficiency, attention, family = *_efficiencies(case), find_family(layout, gpu)
     on_a_node = min(shares, max(1, hardware.per_node // tp))
     senders = min(tp * shares, hardware.per_node)  # the ranks of a node whose next stage is on another one

@@ -17,8 +17,9 @@ class Family:
     """`efficiency`: share of the peak that wide products reach, half of which is reached at a width of `narrow`;
     `attention`: what FlashAttention reaches; `passes`: how often what layers and logits keep goes through memory.
     `tensor`, `bubble`: the shares of the all-reduces in layers that nothing hides, and of the bubble that the schedule
-    leaves. `between`: the share of HSDP's reductions between nodes that nothing hides. `logits`: passes of the logits; 3, or 6 of their 12 bytes where one kernel makes their gradients in place.
-    `overlaps`: all computing hides the communication of replicas."""
+    leaves. `between`: the share of HSDP's reductions between nodes that nothing hides. `logits`: passes of the logits;
+    3, or 6 of their 12 bytes where one kernel makes their gradients in place. `overlaps`: all computing hides the
+    communication of replicas."""
 
     efficiency: float
     narrow: float

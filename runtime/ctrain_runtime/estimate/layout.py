@@ -103,15 +103,8 @@ class Layout:
 
 def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     """Raise UsageError for a layout that does not divide, with the nearest that does."""
+    _check_heads(model)
     gpus, tp, pp = hardware.count, layout.tp, layout.pp
-    if model.hidden % model.heads:
-        near = _divisors("--heads", model.heads, [model.hidden])
-        raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
-    if model.heads % model.key_value_heads:
-        near = _divisors("--kv-heads", model.key_value_heads, [model.heads])
-        raise UsageError(
-            f"{model.heads} heads are not a multiple of {model.key_value_heads} of keys and values", f"Nearest: {near}"
-        )
     if model.heads % tp or gpus % tp:
         what = f"{model.heads} heads" if model.heads % tp else pluralize(gpus, "GPU")
         near = _divisors("--tp", tp, [model.heads, gpus])
@@ -127,6 +120,23 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
         problem = f"batch {layout.batch} is not a multiple of dp {layout.data_parallel(gpus)}"
         nearest = f"Nearest: {_multiples('--batch', layout.batch, step)}"
         raise UsageError(f"{problem} x micro batch {layout.micro_batch} = {step}", nearest)
+    _check_combination(hardware, layout)
+    if layout.interleave > 1:
+        _check_interleaved(model, layout, layout.micro_batches(gpus))
+
+
+def _check_heads(model: Model) -> None:
+    if model.hidden % model.heads:
+        near = _divisors("--heads", model.heads, [model.hidden])
+        raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
+    if model.heads % model.key_value_heads:
+        near = _divisors("--kv-heads", model.key_value_heads, [model.heads])
+        raise UsageError(
+            f"{model.heads} heads are not a multiple of {model.key_value_heads} of keys and values", f"Nearest: {near}"
+        )
+
+
+def _check_combination(hardware: Hardware, layout: Layout) -> None:
     if layout.pp > 1 and layout.strategy in _NO_PIPELINE:
         hint = "Pass --strategy zero1 or fsdp, or --pp 1"
         raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
@@ -135,8 +145,6 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     if layout.compiled and not layout.can_be_compiled:
         problem = "compiled programs are told from others only in bf16, with FlashAttention, where no layers are split"
         raise UsageError(problem, "Omit --compiled")
-    if layout.interleave > 1:
-        _check_interleaved(model, layout, layout.micro_batches(gpus))
     if layout.recompute == "selective" and layout.attention == "flash":
         raise UsageError("FlashAttention keeps no scores that could be recomputed", "Pass --recompute none or full")
 

@@ -21,7 +21,8 @@ from ctrain_runtime.estimate.presets import PRESETS
         (
             "gpt2",
             {"tp": 2, "strategy": "zero1", "sequence_parallel": True, "recompute": "full"},
-            "Megatron-LM; with --strategy fsdp: ctrain run gpt -- strategy=3d tp=2 pp=1 sequence_parallel=true recompute=true",
+            "Megatron-LM; with --strategy fsdp: "
+            "ctrain run gpt -- strategy=3d tp=2 pp=1 sequence_parallel=true recompute=true",
         ),
         ("gpt2", {"strategy": "zero2", "offload": True}, "ctrain run gpt -- strategy=zero2 offload=cpu"),
         ("gpt2", {"strategy": "hsdp"}, "no packaged example shares within nodes alone; torchtitan does"),
