@@ -136,7 +136,10 @@ def test_settings_are_read_as_programs_write_them() -> None:
         (("layers=99999999",), "training.model: layers must be a positive integer of at most"),
         (("layers=" + "9" * 5000,), "training.model: layers must be an integer, not a string"),
         (("width=x",), r"training.model: hidden must be an integer, not a string \('x'\)"),
-        (("strategy=magic",), "training.layout: strategy must be ddp or zero1 or zero2 or zero3 or fsdp or hsdp, not 'magic'"),
+        (
+            ("strategy=magic",),
+            "training.layout: strategy must be ddp or zero1 or zero2 or zero3 or fsdp or hsdp, not 'magic'",
+        ),
         (("steps=many",), "training: steps must be an integer, not 'many'"),
         (("batch=65",), "batch 65 is not a multiple of dp 8 x micro batch 1 = 8. Nearest: --batch 64 or --batch 72"),
         (("strategy=3d", "tp=4"), "25 heads cannot be split among tp 4. Nearest: --tp 1"),
