@@ -52,7 +52,8 @@ the A100 or the H100 and their own peak. That leaves out their limits of power, 
 the numbers of the A100, and their one run was no benchmark.
 
 The goal is a median error of 8 %, and nine of ten runs within 20 %, for each family on A100 and H100 with five or more
-runs that judge.
+runs that judge. `fit`: of the runs whose layout is known, those that fit into their GPUs' memory by the estimate; all
+did.
 """
 
 
@@ -76,7 +77,7 @@ def evidence() -> str:
     runs = published_runs()
     groups = list(dict.fromkeys(run.group for run in runs))
     summary = [_summary(group, [run for run in runs if run.group == group]) for group in sorted(groups)]
-    head = ["family", "GPUs", "models that judge", "runs", "median error", "within 20 %", "ratios", "goal"]
+    head = ["family", "GPUs", "models that judge", "runs", "median error", "within 20 %", "ratios", "goal", "fit"]
     parts = [_HEAD, _table(head, [row for rows in summary for row in rows])]
     for kind, generation in sorted(groups):
         rows = [_row(run) for run in runs if run.group == (kind, generation)]
@@ -136,7 +137,13 @@ def _summary(group: tuple[str, str], runs: Sequence[Run]) -> list[list[str]]:
     goal = "reached" if error <= 0.08 and good >= 0.9 * len(errors) else "missed"
     counts = [str(len({run.model for run in judging})), str(len(judging))]
     enough = "none" if group[1] == OTHER else goal if len(judging) >= 5 else "too few runs"
-    return [[NAMES[group[0]], group[1], *counts, f"{error:.1%}", f"{good} of {len(judging)}", spread, enough]]
+    layouts = [run for run in runs if run.role != "assumed"]
+    fit = f"{sum(_has_room(run.case) for run in layouts)} of {len(layouts)}"
+    return [[NAMES[group[0]], group[1], *counts, f"{error:.1%}", f"{good} of {len(judging)}", spread, enough, fit]]
+
+
+def _has_room(case: Case) -> bool:
+    return make_estimate(case).values["G"] <= case.hardware.gpu.memory * 2**30
 
 
 def _row(run: Run) -> list[str]:

@@ -238,7 +238,8 @@ def _ranking(found: Fit) -> str:
 
 def _distinct(found: Optional[Fit]) -> list[Estimate]:
     """The best layouts that split the model in different ways."""
-    ways: dict[tuple[int, int, str], Estimate] = {}
+    ways: dict[tuple[int, int, int, str], Estimate] = {}
     for one in found.ranked if found else ():
-        ways.setdefault((one.case.layout.tp, one.case.layout.pp, one.case.layout.strategy), one)
+        layout = one.case.layout
+        ways.setdefault((layout.tp, layout.pp, layout.cp, layout.strategy), one)
     return list(ways.values())[:SHOWN]

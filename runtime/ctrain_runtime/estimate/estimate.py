@@ -144,6 +144,8 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wf": (size.flat, "bytes of a copy of it for the optimizer"),
         "wd": (size.double, "bytes of a gradient whose norm is computed"),
         "wl": (size.layer, "bytes of a gathered parameter while gradients are computed"),
+        "wy": (size.logit, "bytes of a logit when the backward pass begins"),
+        "ag": (size.again, "results of the wide layer that it computes again"),
         "we": (size.end, "bytes of it when they are added up (FSDP)"),
         "kg": (_keeps_gradients(layout, steps), "1 if there are gradients when the backward pass begins"),
         "nr": (gathered, "1 if what is gathered is kept until the iteration ends"),

@@ -22,7 +22,8 @@ MARGIN = 0.05  # of the usable memory, which a layout that is chosen leaves free
 MAX_GPUS = 1 << 17  # beyond, the search for the fewest GPUs ends
 MOST_FOR_DAYS = 1 << 14  # GPUs: no published run that judges estimates had more
 MOST_UNEVEN = 1.1  # layers that the stages have room for, to layers
-_CHOICES = ("tp", "pp", "strategy", "recompute", "micro_batch")
+LEAST_PART = 4096  # tokens of a sequence on a GPU: published runs with context parallelism have as many
+_CHOICES = ("tp", "pp", "cp", "strategy", "recompute", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
         if time > limit:
             return (1, time)
         sharing = 1 if layout.splits_model and layout.strategy == "ddp" else SHARDED[layout.strategy]
-        return (0, family_of(layout) in SELDOM, sharing, layout.tp * layout.pp, layout.strategy == "ddp", time)
+        parts = layout.tp * layout.pp * layout.cp
+        return (0, family_of(layout) in SELDOM, sharing, parts, layout.strategy == "ddp", time)
 
     return sorted(estimates, key=key)
 
@@ -147,6 +149,7 @@ def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator
     searched: tuple[Sequence[Any], ...] = (
         divisors(math.gcd(case.model.heads, min(hardware.per_node, hardware.count))),
         [stages for stages in divisors(hardware.count) if _fills(case.model.layers, stages)],
+        [parts for parts in (1, 2, 4, 8) if parts == 1 or case.model.sequence >= parts * LEAST_PART],
         strategies,
         ("none", "full"),
         (1, 2, 4, 8, 16, 32),

@@ -51,7 +51,7 @@ _LAYER = "sq*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u
 # Those that are there when the backward pass begins; or what exceeds the activations that go while others come.
 _GRADIENTS = "max(kg*wg*P/z2, max(wg*P/z2, (wg + wf)*P/z1) + wd*O - activations - output)"
 # What the last layer needs besides, or one that is computed again; or FSDP, to add up the gradients of the next one.
-_OUTPUT = "max(max(y*Y, Z) - R*A, (z3 > 1)*(we*(Lm + nb)/t + R*I))"
+_OUTPUT = "max(max(y*Q, Z) - R*A, (z3 > 1)*(we*(Lm + nb)/t + R*I))"
 _WORK = "compute + attention + elementwise + tensor + context + pipeline"  # of a micro batch
 BUBBLE = "Narayanan et al. 2021, sections 2.2 and 2.3"
 FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
@@ -79,9 +79,10 @@ STAGE = (
     Formula("P", "parameters", "", "(lp*(Lm + nb) + E*h)/t", PARAMETERS),
     Formula("C", "of these, with a copy in bf16 (autocast)", "", "((lp*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
     Formula("D", "activations of a layer", "B", _LAYER, KEPT),
-    Formula("A", "of these, kept", "B", "D - (u - x)*S", "Korthikanti et al. 2022, section 5"),
+    Formula("A", "of these, kept", "B", "D - (u - x)*S - ag*w*sq*b*i/t", "Korthikanti et al. 2022, section 5"),
     Formula("Y", "logits, and the input of their product", "B", "sq*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
-    Formula("I", "of these, of its input and its wide layer", "B", "sq*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
+    Formula("Q", "of these, kept", "B", "Y - (12 - wy)*sq*b*V/ty", MEASURED),
+    Formula("I", "of a layer's, of its input and its wide layer", "B", "sq*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
     Formula("Z", "gradients within the last layer", "B", "I + (z3 > 1)*wl*min(P, max(ql, (Lm + nb)/t))", MEASURED),
     Formula("O", "the largest matrix that a GPU has of", "", "min(P/z1, max(i*h, V*h))", MEASURED),
     *MEMORY[3:],  # the gradients of a step come while its activations go

@@ -14,7 +14,8 @@ class NumberSizes:
     parameter that crosses it. `state`: of the optimizer, for each parameter; `flat`: of the gradients that it reads, if
     they are copied; `double`: of the matrix whose norm is computed. `layer`: while gradients are
     computed, of a parameter of that layer (FSDP), or of all that ZeRO 3 leaves gathered, as measured; `end`: of a layer
-    of FSDP that has its gradients, with the next one."""
+    of FSDP that has its gradients, with the next one. `logit`: of one, when the backward pass begins; `again`: results
+    of the wide layer that it computes again."""
 
     activation: int
     residual: int
@@ -29,6 +30,8 @@ class NumberSizes:
     double: int = 0
     layer: int = 0
     end: int = 0
+    logit: int = 12
+    again: int = 0
 
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
@@ -43,6 +46,9 @@ def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
         return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, 12 if deepspeed else 8)
     if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16
         return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10)  # 2 + 2 gathered, gradients in 2, and in 4
+    if layout.compiled:  # llm.c makes the gradients of logits in their place
+        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, logit=2)
     if deepspeed and not layout.splits_model:  # the state's share of gradients is in fp32, too
         return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2)
-    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12)  # Megatron-LM adds up gradients in fp32
+    # Megatron-LM adds up gradients in fp32, and SwiGLU is one function, which keeps its arguments.
+    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12, again=int(gated and layout.splits_model))

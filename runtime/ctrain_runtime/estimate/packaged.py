@@ -29,7 +29,7 @@ def example_for(model: Model, layout: Layout) -> str:
     command = f"ctrain run gpt -- {' '.join(words)}"
     if not layout.splits_model or layout.strategy == "fsdp":
         return command
-    if layout.strategy == "zero1":
+    if layout.strategy == "zero1" and not layout.offload:
         return f"Megatron-LM; with --strategy fsdp: {command}"
     is_plain = layout.strategy == "ddp" and layout.recompute == "none" and not layout.sequence_parallel
     if is_plain and not model.gated and model.layers % layout.pp == 0:

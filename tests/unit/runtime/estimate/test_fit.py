@@ -9,7 +9,7 @@ from ctrain_runtime.estimate.estimate import make_estimate
 from ctrain_runtime.estimate.fit import advice, best_change, fit
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.estimate.presets import PRESETS
-from samples.estimates import MEGATRON, a_case
+from samples.estimates import MEGATRON, a_case, a_hardware
 
 PUBLISHED = [
     pytest.param("gpt3-175b", 1024, 1536, {"tp": 8, "pp": 8}, id="175B, tp 8 x pp 8"),
@@ -104,3 +104,12 @@ def test_a_layer_that_no_number_of_gpus_holds() -> None:
 def test_no_layout_divides() -> None:
     with pytest.raises(UsageError, match="no layout divides"):
         fit(a_case(Model(7, 700, 7), 8, 3), ())
+
+
+def test_sequences_are_split_rather_than_computed_again() -> None:
+    """As NVIDIA trains this model, on 1,152 H100."""
+    case = replace(a_case(PRESETS["llama-3-405b"], 1024, 1024), hardware=a_hardware(1024, "H100-SXM5-80GB"))
+    best = fit(case, ()).ranked[0].case.layout
+    assert (best.cp, best.recompute) == (2, "none")
+    short = replace(case, model=replace(case.model, sequence=4096))
+    assert {one.case.layout.cp for one in fit(short, ()).ranked} == {1}
