@@ -30,6 +30,7 @@ FITTED = {
     ("fsdp", "A100"): ("efficiency", "narrow", "attention", "passes", "between"),
     ("fsdp", "H100"): ("efficiency", "narrow", "attention", "passes", "between"),
     ("megatron", "H100"): ("efficiency", "tensor", "bubble"),
+    ("fp8", "H100"): ("efficiency",),
     ("ddp", "A100"): ("efficiency",),
     ("ddp", "H100"): ("efficiency",),
     ("eager", "A100"): ("efficiency", "narrow"),

@@ -54,7 +54,6 @@ _NOT_ESTIMATED = {
     "--experts": "mixtures of experts",
     "--expert-parallel": "mixtures of experts",
     "--ep": "mixtures of experts",
-    "--fp8": "training in FP8",
     "--lora": "LoRA",
     "--frozen": "training with frozen weights",
 }
@@ -100,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision",
         type=_precision,
-        metavar="{bf16,autocast,fp32}",
-        help="bf16: mixed, or fp16; autocast: beside fp32 (default: bf16)",
+        metavar="{bf16,fp8,autocast,fp32}",
+        help="bf16: mixed, or fp16; fp8: products in FP8, the rest as bf16; autocast: beside fp32 (default: bf16)",
     )
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
@@ -123,14 +122,12 @@ class _NotEstimated(argparse.Action):
 
     def __call__(self, *_: object, **__: object) -> None:
         problem = f"{self.option_strings[0]}: {_NOT_ESTIMATED[self.option_strings[0]]} cannot be estimated"
-        raise UsageError(problem, "No published runs judge such an estimate: measure a few steps instead")
+        raise UsageError(problem, "Too few published runs would judge it: measure a few steps instead")
 
 
 def _precision(text: str) -> str:
-    if text.startswith("fp8"):
-        raise argparse.ArgumentTypeError("FP8 cannot be estimated: no published runs judge it. Estimate bf16")
     if text not in get_args(Precision):
-        raise argparse.ArgumentTypeError(f"must be bf16, autocast or fp32, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be bf16, fp8, autocast or fp32, not {text!r}")
     return text
 
 

@@ -128,7 +128,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "b": (layout.micro_batch, "sequences per micro batch"),
         "m": (steps, "micro batches per replica and iteration"),
         # Ranks of the packaged gpt each have all of them.
-        "ty": (1 if layout.is_fsdp or layout.precision != "bf16" else layout.tp, "ranks that share the logits"),
+        "ty": (1 if layout.is_fsdp or not layout.values_are_bf16 else layout.tp, "ranks that share the logits"),
         "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
         "R": (layout.recompute == "full", "1 if all is recomputed"),
         "Ra": (layout.recompute != "none", "1 if attention is recomputed"),
@@ -180,7 +180,7 @@ def _keeps_gradients(layout: Layout, steps: int) -> bool:
     if steps > 1 or layout.strategy == "zero3":
         return True
     if layout.splits_model:
-        return not layout.is_fsdp and layout.precision == "bf16"
+        return not layout.is_fsdp and layout.values_are_bf16
     return layout.strategy == "ddp"
 
 
@@ -201,7 +201,7 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
     senders = min(tp * shares, hardware.per_node)  # the ranks of a node whose next stage is on another one
     to_next = hardware.network / senders if hardware.nodes > 1 else gpu.link
     return {
-        "X": ((gpu.fp32 if layout.precision == "fp32" else gpu.bf16) * 1e12, "peak of a GPU, FLOP/s"),
+        "X": (_peak(case) * 1e12, "peak of a GPU, FLOP/s"),
         "e": (efficiency, "share of the peak that matrix products reach"),
         "ea": (attention, "share of the peak that attention reaches"),
         "xt": (family.tensor, "share of the all-reduces in layers that nothing hides"),
@@ -220,6 +220,12 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
         "Bn": (hardware.group_bandwidth(groups, 1), "bandwidth among groups of these (HSDP), B/s"),
         "Ld": (hardware.ring_latency(shares, on_a_node), "latency of a collective of replicas, s"),
     }
+
+
+def _peak(case: Case) -> float:
+    """TFLOP/s of products."""
+    gpu, precision = case.hardware.gpu, case.layout.precision
+    return gpu.fp32 if precision == "fp32" else gpu.bf16 * (2 if precision == "fp8" else 1)
 
 
 def _ring_bandwidth(case: Case) -> float:

@@ -36,6 +36,7 @@ class Family:
 _FAMILIES = {
     ("megatron", "A100"): Family(0.671, 0, 0.45, 2),
     ("megatron", "H100"): Family(0.576, 0, 0.45, 2, tensor=0.355, bubble=0.237, overlaps=True),
+    ("fp8", "H100"): Family(0.462, 0, 0.225, 2, tensor=0.355, bubble=0.237, overlaps=True),
     ("fsdp", "A100"): Family(0.69, 227, 0.269, 1.01, between=0.367),
     ("fsdp", "H100"): Family(0.606, 46.9, 0.149, 2.39, between=0.704),
     ("ddp", "A100"): Family(0.659, 0, 0.45, 1.5, logits=1),
@@ -53,6 +54,7 @@ SELDOM = {
 }
 NAMES = {
     "megatron": "Megatron-LM",
+    "fp8": "Megatron-LM in FP8",
     "fsdp": "PyTorch FSDP",
     "ddp": "PyTorch DDP",
     "eager": "DeepSpeed, GPT-NeoX and others in bf16 that split no layers",
@@ -62,6 +64,8 @@ NAMES = {
 
 def family_of(layout: Layout) -> str:
     """The kind of program that trains with a layout."""
+    if layout.precision == "fp8":
+        return "fp8"
     if SHARDED[layout.strategy] == 3:
         return "fsdp"
     if layout.splits_model:

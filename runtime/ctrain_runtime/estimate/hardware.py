@@ -34,6 +34,11 @@ class GpuType:
     nic: int = 200  # Gb/s of the NICs that such nodes usually have, one per GPU
     unverified: tuple[str, ...] = ()
 
+    @property
+    def has_fp8(self) -> bool:
+        """And runs in it are published, of one of these; products in FP8 have twice the peak of those in bf16."""
+        return self.name.startswith(("H100", "H200", "GH200"))
+
 
 _GUESSED = ("link", "efficiency")  # links of cards are guessed by their generation of PCIe
 # link: nccl-tests on DGX A100, H100, H200, B200 (nccl issue 1048, nccl-tests issue 290; Bekman, ML Engineering).

@@ -29,7 +29,7 @@ def model_of_config(config: Any, where: str) -> Model:
         raise ConfigError(f"{where} is not a model's config.json: not an object of JSON")
     kind = config.get("model_type")
     if any(config.get(key) for key in _EXPERTS):
-        raise ConfigError(f"{where}: mixtures of experts are not estimated", "No published runs judge such an estimate")
+        raise ConfigError(f"{where}: mixtures of experts are not estimated", "Too few published runs would judge it")
     if kind not in (*_LIKE_GPT, *_LIKE_LLAMA):
         hint = f"Known are {', '.join((*_LIKE_GPT, *_LIKE_LLAMA))}; or pass --layers, --hidden and --heads"
         raise ConfigError(f"{where}: model_type {kind!r} is not estimated", hint)

@@ -16,7 +16,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Schedule = Literal["1f1b", "gpipe"]
 Recompute = Literal["none", "selective", "full"]
 Attention = Literal["flash", "plain"]
-Precision = Literal["bf16", "autocast", "fp32"]
+Precision = Literal["bf16", "fp8", "autocast", "fp32"]
 
 # Of how many parts of the state (optimizer, gradients, parameters) a data-parallel rank keeps only its share.
 SHARDED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
@@ -51,10 +51,19 @@ class Layout:
         return unsplit and self.precision == "bf16" and self.attention == "flash"
 
     @property
+    def is_flash(self) -> bool:
+        return self.attention == "flash"
+
+    @property
     def hands_over(self) -> bool:
         """Whether stages keep what they send and receive until the iteration ends: those of torch do, Megatron-LM's
         do not."""
-        return self.pp > 1 and (self.is_fsdp or self.precision != "bf16")
+        return self.pp > 1 and (self.is_fsdp or not self.values_are_bf16)
+
+    @property
+    def values_are_bf16(self) -> bool:
+        """Also where products are in FP8."""
+        return self.precision in ("bf16", "fp8")
 
     @property
     def is_fsdp(self) -> bool:
@@ -142,6 +151,9 @@ def _check_combination(hardware: Hardware, layout: Layout) -> None:
         raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
     if layout.strategy == "hsdp":
         _check_hsdp(hardware, layout)
+    if layout.precision == "fp8" and not (hardware.gpu.has_fp8 and SHARDED[layout.strategy] < 2 and layout.is_flash):
+        problem = "FP8 is estimated of Megatron-LM on H100, H200 and GH200: ddp or zero1, with FlashAttention"
+        raise UsageError(problem, "Pass --precision bf16: no other published runs judge it")
     if layout.compiled and not layout.can_be_compiled:
         problem = "compiled programs are told from others only in bf16, with FlashAttention, where no layers are split"
         raise UsageError(problem, "Omit --compiled")
@@ -155,7 +167,7 @@ def _check_context_parallel(model: Model, hardware: Hardware, layout: Layout) ->
         what = f"sequences of {model.sequence}" if model.sequence % cp else f"{groups} GPUs of each part of the model"
         near = _divisors("--cp", cp, [groups, model.sequence])
         raise UsageError(f"{what} cannot be split among cp {cp}", f"Nearest: {near}")
-    if SHARDED[layout.strategy] > 1 or layout.precision != "bf16" or layout.attention == "plain":
+    if SHARDED[layout.strategy] > 1 or not layout.values_are_bf16 or layout.attention == "plain":
         problem = "context parallelism is estimated of Megatron-LM: ddp or zero1 in bf16, with FlashAttention"
         raise UsageError(problem, "Pass --strategy zero1, or omit --cp: no other published runs judge it")
 

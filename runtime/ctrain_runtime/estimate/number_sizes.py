@@ -48,7 +48,11 @@ def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
         return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10)  # 2 + 2 gathered, gradients in 2, and in 4
     if layout.compiled:  # llm.c makes the gradients of logits in their place
         return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, logit=2)
-    if deepspeed and not layout.splits_model:  # the state's share of gradients is in fp32, too
+    if (
+        deepspeed and not layout.splits_model and layout.precision != "fp8"
+    ):  # the state's share of gradients is in fp32, too
         return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2)
-    # Megatron-LM adds up gradients in fp32, and SwiGLU is one function, which keeps its arguments.
-    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12, again=int(gated and layout.splits_model))
+    # Megatron-LM adds up gradients in fp32, and SwiGLU is one function, which keeps its arguments. Matrices in FP8 are
+    # there twice: one is transposed.
+    megatron, copies = layout.splits_model or layout.precision == "fp8", 2 if layout.precision == "fp8" else 0
+    return NumberSizes(2, 2, 2, 2, 2, copies, 4, 4, 12, again=int(gated and megatron))

@@ -16,6 +16,8 @@ def example_for(model: Model, layout: Layout) -> str:
         return f"{NONE} has this model: they train GPT-2 and Llama; {_other(layout)}"
     if (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"
+    if layout.precision == "fp8":
+        return f"{NONE} trains in FP8; Megatron-LM does"
     if layout.cp > 1:
         return f"{NONE} splits sequences; {_other(layout)}"
     if layout.strategy == "hsdp":
@@ -26,9 +28,10 @@ def example_for(model: Model, layout: Layout) -> str:
     words = ["model=llama"] if model.gated else []
     words += [f"strategy={strategy}"] + ["sequence_parallel=true"] * layout.sequence_parallel
     words += ["recompute=true"] * (layout.recompute == "full") + ["offload=cpu"] * layout.offload
-    command = f"ctrain run gpt -- {' '.join(words)}"
+    words += ["bf16=true"] * (layout.precision != "fp32")
+    command, usual = f"ctrain run gpt -- {' '.join(words)}", "autocast" if layout.strategy == "ddp" else "bf16"
     if not layout.splits_model or layout.strategy == "fsdp":
-        return command
+        return command if layout.precision in ("fp32", usual) else f"own code; with --precision {usual}: {command}"
     if layout.strategy == "zero1" and not layout.offload:
         return f"Megatron-LM; with --strategy fsdp: {command}"
     is_plain = layout.strategy == "ddp" and layout.recompute == "none" and not layout.sequence_parallel

@@ -55,7 +55,7 @@ def find_model(name: str) -> Model:
     if name in PRESETS:
         return PRESETS[name]
     if any(part in name.lower() for part in EXPERTS):
-        raise UsageError(f"{name}: mixtures of experts are not estimated", "No published runs judge such an estimate")
+        raise UsageError(f"{name}: mixtures of experts are not estimated", "Too few published runs would judge it")
     if name[:1].isdigit():
         return shape_of(parse_amount("MODEL", name))
     hint = (

@@ -278,6 +278,17 @@ def test_hsdp_shares_within_a_node_and_reduces_shares_between_nodes() -> None:
     assert everywhere["optimizer"] == pytest.approx(values["optimizer"] / 16)
 
 
+def test_fp8_halves_the_time_of_products_and_keeps_matrices_twice_besides() -> None:
+    case = replace(a_case(GPT3, 64, 64, strategy="zero1", tp=8, pp=8), hardware=a_hardware(64, "H100"))
+    half, eighth = (
+        make_estimate(replace(case, layout=replace(case.layout, precision=name))).values for name in ("bf16", "fp8")
+    )
+    assert eighth["X"] == 2 * half["X"]
+    assert half["compute"] / eighth["compute"] == pytest.approx(1.6, abs=0.1)
+    assert (eighth["attention"], eighth["activations"]) == (pytest.approx(half["attention"]), half["activations"])
+    assert eighth["parameters"] - half["parameters"] == pytest.approx(2 * eighth["C"])
+
+
 def test_the_bubble_is_what_stages_wait() -> None:
     values = make_estimate(a_case(GPT3, 64, 64, tp=8, pp=8)).values
     busy = sum(values[name] for name in ("compute", "attention", "elementwise", "tensor", "pipeline"))

@@ -14,7 +14,7 @@ from ctrain_runtime.estimate.presets import PRESETS
 from samples import estimate_page
 from samples.estimates import a_case, a_hardware
 
-MODELS = [("megatron", "A100"), ("megatron", "H100"), ("fsdp", "A100"), ("fsdp", "H100")]
+MODELS = [("megatron", "A100"), ("megatron", "H100"), ("fp8", "H100"), ("fsdp", "A100"), ("fsdp", "H100")]
 
 
 @pytest.mark.parametrize("group", MODELS, ids="-".join)
@@ -51,7 +51,7 @@ def test_no_model_judges_that_was_fitted_to() -> None:
 
 
 def test_published_layouts_are_possible() -> None:
-    assert len(published_runs()) >= 370
+    assert len(published_runs()) >= 420
     for run in published_runs():
         check(run.case.model, run.case.hardware, run.case.layout)
         assert run.published > 0 and run.source

@@ -37,6 +37,8 @@ GPT3 = PRESETS["gpt3-175b"]
         (8, {"cp": 3}, "sequences of 2048 cannot be split among cp 3. Nearest: --cp 2 or --cp 4"),
         (8, {"cp": 2, "strategy": "fsdp"}, "context parallelism is estimated of Megatron-LM: ddp or zero1 in bf16, "
          "with FlashAttention. Pass --strategy zero1, or omit --cp: no other published runs judge it"),
+        (8, {"precision": "fp8"}, "FP8 is estimated of Megatron-LM on H100, H200 and GH200: ddp or zero1, with "
+         "FlashAttention. Pass --precision bf16: no other published runs judge it"),
         (8, {"interleave": 2}, "--interleave is of a pipeline with the schedule 1f1b. Pass --pp 2 or more, or omit it"),
         (8, {"pp": 2, "interleave": 64}, "96 layers cannot be split into 128 parts. Nearest: --interleave 48"),
         (8, {"batch": 12, "pp": 2, "interleave": 2}, "3 micro batches are not a multiple of pp 2, as --interleave "
