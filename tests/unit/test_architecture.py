@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import os
 import re
 import subprocess
@@ -90,8 +91,7 @@ def test_only_a_schedulers_own_code_has_its_words() -> None:
 
 
 def test_docstrings_raise_only_what_exists() -> None:
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for root in SOURCE_ROOTS for path in root.rglob("*.py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for root in SOURCE_ROOTS for path in root.rglob("*.py") for node in parse(path)]
     known = {node.name for node in nodes if isinstance(node, ast.ClassDef)} | {*dir(builtins)}
     known |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}  # such as subprocess.TimeoutExpired
     documented = [node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
@@ -108,7 +108,7 @@ def test_docstrings_of_the_builder_name_only_what_exists() -> None:
     known = {word for path in files for word in path.with_suffix("").parts} | {*dir(builtins), *PROPER_NAMES}
     documented: list[tuple[str, str]] = []
     for path, text in texts.items():
-        nodes = [*ast.walk(ast.parse(text))] if path.suffix == ".py" else []
+        nodes = parse(path) if path.suffix == ".py" else ()
         own = [node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
         docstrings = [found for node in own if (found := ast.get_docstring(node, clean=False))]
         for docstring in docstrings:
@@ -121,16 +121,21 @@ def test_docstrings_of_the_builder_name_only_what_exists() -> None:
     assert [(file, name) for file, name in names if not {*name.strip("`").split(".")} <= known] == []
 
 
+@functools.cache
+def parse(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def strings(path: Path) -> Iterator[str]:
     """The strings in a module but for its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes, documented = parse(path), (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
 

@@ -12,6 +12,8 @@ import pytest
 
 from samples.benchmarks import load
 
+pytestmark = pytest.mark.whole_run
+
 
 @pytest.fixture
 def scale(monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -21,6 +21,8 @@ from ctrain_builder.plan import build_plan
 from ctrain_runtime.images.image import OCI_ARCH
 from samples.wheels import build_wheel
 
+pytestmark = pytest.mark.whole_run
+
 Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

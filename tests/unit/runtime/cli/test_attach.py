@@ -149,6 +149,7 @@ def test_several_can_watch_one_run(bench: Bench) -> None:
     assert bench.record()["exit"]["by"] == "program"
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_the_run_which_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     """It begins with the state and the last lines; cancel shows no output again."""

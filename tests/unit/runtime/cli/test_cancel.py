@@ -176,6 +176,7 @@ def test_printing_does_not_decide_over_a_cancellation(bench: Bench, streams: str
     assert not bench.orphans()
 
 
+@pytest.mark.whole_run
 def test_a_run_that_a_process_of_another_host_started(tmp_path: Path) -> None:
     """Its job.sh is asked in writing; here the record names another host."""
     here = Bench(tmp_path)

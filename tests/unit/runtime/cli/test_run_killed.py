@@ -15,6 +15,8 @@ import pytest
 from samples.long_mode import often
 from samples.runs import Bench, ended, wait_for
 
+pytestmark = pytest.mark.whole_run
+
 KILLS, AT_ONCE, SEED = often(50, 10), 3, 10
 FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--launcher", "env")
 PROGRAM = ("bash", "-c", 'echo "rank $RANK"; sleep 0.1; [ "$RANK" != 3 ] || exit 9; sleep 0.1')

@@ -15,6 +15,8 @@ import pytest
 from samples.programs import write_program
 from samples.scripts import Scripts, is_running, slurm_task, wait_until
 
+pytestmark = pytest.mark.whole_run
+
 # Saves for half a second after its first signal, and says how often each came.
 SAVES = """\
 import os, signal, sys, time

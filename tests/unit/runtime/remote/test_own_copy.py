@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ctrain_runtime.base.version import ctrain_version
 from ctrain_runtime.remote import own_copy
 from samples.programs import SYSTEM, write_program
+
+pytestmark = pytest.mark.whole_run
 
 
 def receive(home: Path) -> subprocess.CompletedProcess[bytes]:

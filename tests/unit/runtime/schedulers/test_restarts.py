@@ -21,6 +21,8 @@ from samples.plans import a_site
 from samples.programs import answer, write_program
 from samples.scripts import Scripts, wait_until
 
+pytestmark = pytest.mark.whole_run
+
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Scripts:

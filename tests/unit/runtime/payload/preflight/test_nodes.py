@@ -15,6 +15,8 @@ import pytest
 
 from ctrain_runtime.payload import PREFLIGHT
 
+pytestmark = pytest.mark.whole_run
+
 # The names and addresses of the nodes are made up, and loopback addresses are well here; a little patience is enough.
 # A busy machine makes some slow: only one that is so by far counts.
 NODE = """\

@@ -14,6 +14,8 @@ from ctrain_runtime import payload
 from ctrain_runtime.schedulers.local import script
 from samples.scripts import Scripts, is_running, wait_until
 
+pytestmark = pytest.mark.whole_run
+
 LIBRARY = f"run=/\n{payload.text('ctrain.bash')}"
 
 
