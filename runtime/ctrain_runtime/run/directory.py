@@ -126,7 +126,8 @@ def remove_shell(launch: Launch) -> bool:
 
 
 def _fill(path: Path, launch: Launch) -> None:
-    for name in (run_files.LOGS, run_files.NODES, run_files.CHECKPOINT):
+    of_watch = (run_files.WATCHED, run_files.STACKS) if launch.plan.is_watched else ()
+    for name in (run_files.LOGS, run_files.NODES, run_files.CHECKPOINT, *of_watch):
         (path / name).mkdir()
     collectives = path / run_files.COLLECTIVES
     if any(Path(value).parent == collectives for value in launch.plan.environment.variables.values()):

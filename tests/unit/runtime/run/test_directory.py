@@ -52,7 +52,10 @@ def test_the_word_for_the_newest_run_is_no_name(tmp_path: Path) -> None:
 def test_create(launch: Launch) -> None:
     path = directory.create(launch)
     names = {entry.name for entry in path.iterdir()}
-    assert names == {".submit", "job.sh", "events.jsonl", "logs", "nodes", "checkpoint", "collectives"}
+    assert names == {
+        *(".submit", "job.sh", "events.jsonl"),
+        *("logs", "nodes", "checkpoint", "collectives", "watch", "stacks"),
+    }
     assert (path / "job.sh").read_text(encoding="utf-8") == "echo 대전\n"
     directory.write_plan(launch)
     assert json.loads((path / "plan.json").read_text()) == json.loads(json.dumps(directory.as_data(launch)))
