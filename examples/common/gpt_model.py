@@ -5,6 +5,7 @@ would share."""
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import torch
 from gpt_shape import Shape
@@ -45,12 +46,12 @@ def turn(x: torch.Tensor, theta: float) -> torch.Tensor:
 
 
 class Block(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, wide_layer: Callable[..., nn.Module]) -> None:
         super().__init__()
         width, wide, bias = shape.width, shape.inner, not shape.is_llama
         self.norm1, self.attention, self.norm2 = norm_of(shape), Attention(shape), norm_of(shape)
-        self.up, self.down = nn.Linear(width, wide, bias), nn.Linear(wide, width, bias)
-        self.gate = nn.Linear(width, wide, bias=False) if shape.is_llama else None
+        self.up, self.down = wide_layer(width, wide, bias), wide_layer(wide, width, bias)
+        self.gate = wide_layer(width, wide, bias) if shape.is_llama else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -67,16 +68,23 @@ def norm_of(shape: Shape) -> nn.Module:
 class GPT(nn.Module):
     """The whole model, or a pipeline stage: what the stage lacks is None, and names stay those of the whole.
 
-    `bf16`: multiply in bfloat16. `recompute`: the backward pass computes the activations of blocks again. Parameters
-    are to be filled with `first_value`.
+    `bf16`: multiply in bfloat16. `recompute`: the backward pass computes the activations of blocks again.
+    `wide_layer`: what takes the place of nn.Linear. Parameters are to be filled with `first_value`.
     """
 
-    def __init__(self, shape: Shape, vocabulary: int, bf16: bool = False, recompute: bool = False) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        vocabulary: int,
+        bf16: bool = False,
+        recompute: bool = False,
+        wide_layer: Callable[..., nn.Module] = nn.Linear,
+    ) -> None:
         super().__init__()
         self.bf16, self.recompute = bf16, recompute
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.positions = None if shape.is_llama else nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleDict({str(number): Block(shape) for number in range(shape.layers)})
+        self.blocks = nn.ModuleDict({str(number): Block(shape, wide_layer) for number in range(shape.layers)})
         self.norm, self.head = norm_of(shape), nn.Linear(shape.width, vocabulary, bias=False)
 
     def keep_stage(self, stage: int, stages: int) -> None:

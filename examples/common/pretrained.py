@@ -1,13 +1,17 @@
-"""The weights of a GPT-2 or a Llama as Hugging Face keeps them, under the names of gpt_model.py."""
+"""The first values of a model: the weights of a GPT-2 or a Llama as Hugging Face keeps them, under the names of
+gpt_model.py, or random ones."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from example import InputError
+from gpt_model import first_value
 
 GPT2 = {
     "tokens": "wte",
@@ -32,6 +36,13 @@ LLAMA = {
     **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
 OTHERWISE = {"kv_heads": "key_value_heads", "ffn": "inner"}  # of a Shape, where 0 stands for what they are
+
+
+def first_values(config: Any, vocabulary: int) -> Callable[[str, torch.Size], torch.Tensor]:
+    """What makes a parameter of gpt_model.GPT, of its name and shape: given weights, or random ones."""
+    if config.weights:
+        return Pretrained(config, vocabulary).value
+    return partial(first_value, layers=config.layers, seed=config.seed)
 
 
 class Pretrained:

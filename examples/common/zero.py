@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
+from example import InputError
 from swap import prepare_offload
 from torch import nn
 
+TILE = re.compile(r"\.linears\.(\d+)\.0(?=\.)")  # in names of parameters: TiledLinear cuts a layer by its outputs
+
+
+def whole_layers(named: dict[str, nn.Parameter]) -> dict[str, list[nn.Parameter]]:
+    """The parameters of a model by their names in the whole one: each alone, or its tiles."""
+    whole = defaultdict(list)
+    for name, parameter in named.items():
+        whole[TILE.sub("", name)].append(parameter)
+    return whole
+
 
 class Zero:
-    """`config` has `strategy`, `offload`, `clip`, `bf16`; `model` is on the meta device."""
+    """`config` has `strategy`, `offload`, `tiles`, `clip`, `bf16` and a Shape; `model` is on the meta device."""
 
     def __init__(
         self, config: Any, device: torch.device, model: nn.Module, micro_batch: int, micro_batches: int
@@ -24,7 +38,13 @@ class Zero:
         deepspeed.logger.setLevel("WARNING")
         self.deepspeed, self.utils, self.stage = deepspeed, deepspeed.utils, int(config.strategy[-1])
         self.offload, sizes = config.offload, [*map(torch.numel, model.parameters())]
+        self.tiles = config.tiles
+        if config.width % self.tiles or config.inner % self.tiles:
+            raise InputError(f"tiles={self.tiles} must divide width={config.width} and ffn={config.inner}")
         zero = {"stage": self.stage, "reduce_bucket_size": min(sum(sizes), 25_000_000)}
+        if self.tiles > 1:  # one at a time: by default, a billion numbers stay or come ahead of their use
+            limits = ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size")
+            zero |= {f"stage3_{limit}": 0 for limit in limits}
         if self.offload != "none":
             target = {"device": self.offload, "nvme_path": prepare_offload(self.offload)}
             pinned = {"buffer_size": max(sizes)}  # by default 1 GB in all
@@ -36,8 +56,20 @@ class Zero:
         """The model with memory; in stage 3 built anew, each parameter cut as soon as it exists."""
         if self.stage < 3:
             return model.to_empty(device=device)
+        tiled = partial(self.deepspeed.zero.TiledLinear, out_splits=self.tiles)
         with self.deepspeed.zero.Init(config_dict_or_path=self.keys):
-            return build()
+            return build(wide_layer=tiled if self.tiles > 1 else nn.Linear)
+
+    def of_tiles(self, value: Callable[[str, torch.Size], torch.Tensor]) -> Callable[[str, torch.Size], torch.Tensor]:
+        """`value` makes a whole parameter of its name and shape; the result makes a tile, too."""
+
+        def of_tile(name: str, shape: torch.Size) -> torch.Tensor:
+            if not (tile := TILE.search(name)):
+                return value(name, shape)
+            whole = torch.Size((shape[0] * self.tiles, *shape[1:]))
+            return value(TILE.sub("", name), whole).chunk(self.tiles)[int(tile[1])]
+
+        return of_tile
 
     def whole(self, parameter: nn.Parameter) -> AbstractContextManager:
         """Where one of stage 3 is whole, on all ranks; afterwards each keeps its part of what rank 0 has."""
@@ -58,15 +90,20 @@ class Zero:
         if self.stage < 3:  # DeepSpeed 0.19.8 forgets all groups but the first
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
-        get = self.utils.safe_get_full_optimizer_state
-        state = {f"{moment}.{name}": get(p, moment).clone() for name, p in named.items() for moment in moments}
-        return state | {name: self.utils.safe_get_full_fp32_param(p).clone() for name, p in named.items()}
+        get, weight = self.utils.safe_get_full_optimizer_state, self.utils.safe_get_full_fp32_param
+        whole = whole_layers(named)
+        state = {
+            f"{moment}.{name}": torch.cat([get(p, moment) for p in whole[name]]) for name in whole for moment in moments
+        }
+        return state | {name: torch.cat([weight(p) for p in tiles]) for name, tiles in whole.items()}
 
     def restore(self, state: dict[str, torch.Tensor], named: dict[str, nn.Parameter], moments: tuple[str, ...]) -> None:
         """Takes over the tensors of such a state."""
-        for name, parameter in named.items():
-            with self.whole(parameter):
-                parameter.data.copy_(state[name])
-            self.utils.safe_set_full_fp32_param(parameter, state[name])
-            for moment in moments:
-                self.utils.safe_set_full_optimizer_state(parameter, state[f"{moment}.{name}"], moment)
+        for name, tiles in whole_layers(named).items():
+            for number, tile in enumerate(tiles):
+                parts = {key: state[key].chunk(len(tiles))[number] for key in (name, *(f"{m}.{name}" for m in moments))}
+                with self.whole(tile):
+                    tile.data.copy_(parts[name])
+                self.utils.safe_set_full_fp32_param(tile, parts[name])
+                for moment in moments:
+                    self.utils.safe_set_full_optimizer_state(tile, parts[f"{moment}.{name}"], moment)

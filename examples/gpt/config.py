@@ -24,6 +24,7 @@ class Config(Shape):
     sequence_parallel: bool = False  # what ranks of tp and 3d compute between layers is cut along the sequence, too
     schedule: str = "1f1b"  # of pipelines
     offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme is a disk, of ZeRO 3 only
+    tiles: int = 1  # of zero3: parts of each wide layer that are gathered, used and given up one after the other
     batch: int = 64  # sequences per step, of all ranks together
     micro_batch: int = 8  # sequences per forward pass of a rank, at most; several passes accumulate gradients
     weights: str = ""  # a directory with a GPT-2 or Llama of Hugging Face to start from; empty: random ones
@@ -55,6 +56,8 @@ def parse(words: list[str]) -> Config:
         raise settings.InputError(f"offload={config.offload} needs strategy={needed}, not {config.strategy}")
     if config.sequence_parallel and config.strategy != "tp" and (config.strategy, config.tp > 1) != ("3d", True):
         raise settings.InputError("sequence_parallel=true needs strategy=tp, or strategy=3d with tp=2 or more")
+    if config.tiles > 1 and config.strategy != "zero3":
+        raise settings.InputError(f"tiles={config.tiles} needs strategy=zero3, not {config.strategy}")
     if config.compile and config.strategy == "zero3":  # whose parameters come and go within a block
         raise settings.InputError("compile=true needs another strategy than zero3, such as fsdp")
     return config

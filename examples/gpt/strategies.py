@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from config import Config
 from example import InputError, World
-from gpt_model import GPT, cross_entropy, first_value
+from gpt_model import GPT, cross_entropy
 from gpt_parts import alike, clip, cut, fill, is_matrix, restore, state_of
-from pretrained import Pretrained
+from pretrained import first_values
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -80,11 +80,10 @@ class Strategy:
             if self.name in ("fsdp", "tp", "pp", "3d"):
                 cut(model, self._mesh(tp), self.name in ("fsdp", "3d"), config)
             model.to_empty(device=device)
-        value = partial(first_value, layers=config.layers, seed=config.seed)
-        fill(model, Pretrained(config, vocabulary).value if config.weights else value, whole)
-        for block in (
-            model.blocks.values() if config.compile else ()
-        ):  # what a strategy hooks between them stays as it is
+        value = first_values(config, vocabulary)
+        fill(model, self.zero.of_tiles(value) if self.zero else value, whole)
+        # What a strategy hooks between blocks stays as it is.
+        for block in model.blocks.values() if config.compile else ():
             block.forward = torch.compile(block.forward)
         return model
 

@@ -41,6 +41,7 @@ TWO_RANKS = {
     "zero2, offload to CPU": "strategy=zero2,offload=cpu",
     **{f"{name}, compile": f"strategy={name},compile=true" for name in ("fsdp", "tp", "pp")},
     "zero3": "strategy=zero3",
+    "zero3, tiles": "strategy=zero3,tiles=2",
     "zero3, offload to CPU": "strategy=zero3,offload=cpu",
     "zero3, offload to NVMe": "strategy=zero3,offload=nvme",
     "pp, gpipe, recompute": "strategy=pp,schedule=gpipe,recompute=true",

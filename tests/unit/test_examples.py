@@ -168,6 +168,8 @@ def test_examples_with_options_take_settings_in_both_forms(monkeypatch: pytest.M
         ("sequence_parallel=true", 1, "sequence_parallel=true needs strategy=tp, or strategy=3d with tp=2 or more"),
         ("sequence_parallel=true strategy=3d tp=1", 1, "sequence_parallel=true needs strategy=tp, or strategy=3d with"),
         ("model=llama rope_theta=nan", 1, "rope_theta must be a positive number, not 'nan'"),
+        ("tiles=2", 1, "tiles=2 needs strategy=zero3, not ddp"),
+        ("tiles=0 strategy=zero3", 1, "tiles must be a positive number, not '0'"),
         ("model=mamba", 1, "model must be one of gpt2, llama, not 'mamba'"),
         ("model=llama kv_heads=2 ffn=384 strategy=3d sequence_parallel=true", 2, "accepted"),
     ],
