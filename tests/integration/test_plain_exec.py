@@ -1,4 +1,5 @@
-"""The files that ctrain names for an image run whole with plain `apptainer exec`, also after a move."""
+"""The files that ctrain names for an image run whole with plain `apptainer exec`, also after a move; and with
+SingularityCE, where it is on PATH."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,10 @@ from ctrain_builder.store.publish import publish
 from ctrain_builder.store.views import catalogue_page
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.doctor.engines import check_engine
+from ctrain_runtime.engines.apptainer import Engine, builds, engine_at, exec_argv
 from ctrain_runtime.images.image import LAYER_MARKER, find_any_arch
+from ctrain_runtime.site.model import Site, SiteEngine
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import Layer, Manifest
 from ctrain_runtime.store.manifest import TestResult as Result
@@ -88,3 +94,31 @@ def test_the_command_of_a_module_and_the_line_to_copy(store: Path) -> None:
 def test_a_copy_elsewhere(store: Path, tmp_path: Path) -> None:
     image = find_any_arch(("small:prod",), [open_store(store)])
     assert is_whole(["apptainer", "exec", shutil.copy(image.path, tmp_path / "mine.sif")])
+
+
+@pytest.fixture
+def singularity() -> Engine:
+    path = shutil.which("singularity")
+    engine = engine_at(path) if path else None
+    if engine is None or builds(engine):
+        pytest.skip("no SingularityCE is on PATH")
+    site = Site(name="x", scheduler="local", engine=SiteEngine(engine.path, engine.version))
+    if not next(check_engine(site)).text.endswith("set-uid root"):
+        pytest.skip(f"{engine.path} is not set-uid root")
+    return engine
+
+
+@pytest.fixture
+def ordinary(store: Path) -> Iterator[Path]:
+    """A copy of the image in a place where every user may read it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(shutil.copy(find_any_arch(("small:prod",), [open_store(store)]).path, folder))
+
+
+def test_singularity_mounts_layers_set_uid_root_alone(singularity: Engine, ordinary: Path) -> None:
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] if os.geteuid() == 0 else []
+    show = [str(ordinary), "cat", f"/{LAYER_MARKER}"]
+    assert run(*user, *exec_argv(singularity), *show) == "mounted"
+    in_namespace = [*user, *exec_argv(singularity), "--userns", *show]
+    assert "No such file" in subprocess.run(in_namespace, capture_output=True, text=True).stderr

@@ -67,8 +67,7 @@ def _is_set_uid(engine: Engine, built: dict[str, str], config: str) -> bool:
 
 def _check_singularity(set_uid: bool, config: str) -> Iterator[Finding]:
     """Where it mounts images by FUSE, as in user namespaces, which ctrain asks for as root, it mounts only the first
-    file system of an image and ignores its overlays; for other files it needs loop devices (seen with SingularityCE
-    4.3.4; the third reason is from the sources of 4.5.1, prepareImage)."""
+    file system of an image and ignores its overlays; other files it refuses (seen with SingularityCE 4.5.1)."""
     yield Finding("builds", "warn", "it runs images and builds none", "To build, install Apptainer beside it")
     reasons = {
         "without set-uid root": not set_uid,
@@ -77,7 +76,7 @@ def _check_singularity(set_uid: bool, config: str) -> Iterator[Finding]:
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
     if why:
-        hint = "Use Apptainer, or Singularity installed set-uid root, as an ordinary user; else a flat image"
+        hint = "Use Apptainer, or flat images and data in directories; what Singularity needs: ctrain help engines"
         yield Finding("layers", "warn", f"{why}, Singularity mounts neither layers nor SquashFS data sets", hint)
 
 

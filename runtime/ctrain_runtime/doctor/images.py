@@ -78,9 +78,7 @@ def _check_layers(site: Site, found: Image) -> Iterator[Finding]:
     except EngineError:
         return  # a finding of its own
     if ignored:
-        singularity = engine.name == "singularity"
-        remedy = "install it set-uid root" if singularity else "set `enable overlay` in its configuration"
-        hint = f"Ask the administrators to {remedy}, or to publish a flat image"
+        hint = "Ask the administrators to let it mount them (ctrain help engines), or to publish a flat image"
         yield Finding("layers", "fail", f"{engine.name} does not mount the layers of the image", hint)
 
 

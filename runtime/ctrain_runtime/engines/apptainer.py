@@ -48,8 +48,8 @@ def find_engine() -> Engine:
 
 
 def find_building_engine() -> Engine:
-    """The engine that builds here. Raises EngineError: SingularityCE runs images, and finds no overlay with --fakeroot
-    (seen with 4.3.4)."""
+    """The engine that builds here. Raises EngineError: SingularityCE runs images, and mounts no overlay with --fakeroot
+    (seen with 4.5.1)."""
     engine = find_engine()
     if builds(engine):
         return engine

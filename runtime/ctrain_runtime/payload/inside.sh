@@ -68,7 +68,7 @@ while [ "$1" != run ]; do
     marker)
       { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null
       [ "$key" = "$2" ] ||
-        refuse 73 "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root): it needs a flat one"
+        refuse 73 "this engine ignores the layers of the image (why: ctrain help engines): it needs a flat one"
       ;;
     layer)
       [ -e "/.singularity.d/ctrain-user-layers/$2.json" ] ||

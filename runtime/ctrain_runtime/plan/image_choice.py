@@ -18,7 +18,7 @@ from ctrain_runtime.store import lease
 
 _WHY = {  # an engine mounts no layers, by its kind
     "apptainer": "overlay is off",
-    "singularity": "overlay is off, or it is not set-uid root and its user another than root",
+    "singularity": "overlay or kernel squashfs is off, it is not set-uid root, or its user is root",
 }
 
 

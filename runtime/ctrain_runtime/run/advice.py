@@ -41,9 +41,9 @@ _KNOWN = (
         "the image has no library {0}: use an image that has it, or build one with the package it is in",
     ),
     (
-        r"no loop devices available|failed to find loop device",
-        "the engine got no loop device, by which it mounts user layers and SquashFS data sets: without set-uid root, "
-        "Singularity never does; use Apptainer, or data in a directory (ctrain help engines)",
+        r"no loop devices available|failed to find loop device|squashfs image mounts are not authorized",
+        "the engine mounts no user layers and SquashFS data sets: Singularity does so only set-uid root, for users "
+        "but root, and with `allow kernel squashfs`: use Apptainer, or data in a directory (ctrain help engines)",
     ),
     (
         r"Squashfs image uses (\w+) compression, this version supports only",

@@ -52,7 +52,7 @@ def test_another_configuration_of_the_engine_is_another_answer(programs: Path) -
     config = installed / "etc/singularity/singularity.conf"
     config.parent.mkdir(parents=True)
     config.write_text("allow setuid = yes\n")
-    banner = "singularity-ce version 4.3.4\n"
+    banner = "singularity-ce version 4.5.1\n"
     answer(installed / "bin", "singularity", "started\nk1\n", version=banner)
     (programs / "singularity").symlink_to(installed / "bin/singularity")
     assert not facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers

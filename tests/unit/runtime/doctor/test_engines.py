@@ -58,7 +58,7 @@ def install_set_uid(programs: Path, machine: Path, name: str, config: str = "all
     starter.chmod(0o4755)
     file.write_text(config)
     built = f"LIBEXECDIR={machine}/libexec\n{name.upper()}_CONF_FILE={file}\n{name.upper()}_SUID_INSTALL=1\n"
-    banner = {"apptainer": "apptainer version 1.4.5\n", "singularity": "singularity-ce version 4.3.4\n"}[name]
+    banner = {"apptainer": "apptainer version 1.4.5\n", "singularity": "singularity-ce version 4.5.1\n"}[name]
     answer(programs, name, built, version=banner)
     return starter
 

@@ -33,7 +33,7 @@ def test_the_argv_of_exec() -> None:
         ("apptainer", "1.10.0", True),
         ("singularity", "3.9.7", False),
         ("singularity", "3.11.0", True),
-        ("singularity", "4.3.4", True),
+        ("singularity", "4.5.1", True),
         ("apptainer", "apptainer version unknown", False),
     ],
 )
@@ -73,7 +73,7 @@ def test_overlays_keep_their_order_and_are_read_only() -> None:
         ("apptainer", "apptainer version 1.3.6-1.el9\n", "apptainer", "1.3.6"),
         ("singularity", "singularity version 3.8.7-1.el8\n", "singularity", "3.8.7"),
         ("singularity", "singularity-ce version 4.1.5-jammy\n", "singularity", "4.1.5"),
-        ("singularity", "singularity-ce version 4.3.4\n", "singularity", "4.3.4"),  # recorded
+        ("singularity", "singularity-ce version 4.5.1\n", "singularity", "4.5.1"),  # recorded
         ("singularity", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),  # a link, as upstream packages make it
         ("apptainer", "apptainer version unknown\n", "apptainer", "apptainer version unknown"),
     ],
@@ -137,13 +137,9 @@ def test_an_engine_that_does_not_start(programs: Path) -> None:
 
 
 def test_the_last_error_of_singularity() -> None:
-    """Recorded with SingularityCE 4.3.4, as a user without loop devices."""
-    reason = (
-        "container creation failed: mount /proc/self/fd/10->/opt/singularity/var/singularity/mnt/session/data-images/0"
-        " error: while mounting image /proc/self/fd/10: failed to find loop device: could not attach image file to"
-        " loop device: no loop devices available"
-    )
-    assert apptainer.last_error(f"WARNING: an earlier line\nFATAL:   {reason}\n") == reason
+    """Recorded with SingularityCE 4.5.1, with `allow kernel squashfs = no`."""
+    reason = "container creation failed: while setting overlay session layout: squashfs image mounts are not authorized"
+    assert apptainer.last_error(f"INFO:    Mounting image with FUSE.\nFATAL:   {reason}\n") == reason
 
 
 HOSTILE = {

@@ -32,7 +32,7 @@ def signed_by(*signers: str, intact: bool = True) -> str:
     return json.dumps({"SignerKeys": entries})
 
 
-# Recorded: `singularity --quiet verify --all --local --json FILE` of SingularityCE 4.3.4
+# Recorded: `singularity --quiet verify --all --local --json FILE` of SingularityCE 4.3.4; 4.5.1 has the same form
 SINGULARITY_CE = """\
 {
   "Signatures": 1,
@@ -102,7 +102,7 @@ def test_a_signature_that_singularity_verifies(image: Image, programs: Path) -> 
     ("said", "code"),
     [
         (signed_by(STRANGER), 0),
-        ('{\n  "Signatures": 0,\n  "SignerKeys": null\n}\n', 255),  # SingularityCE 4.3.4, of an image without any
+        ('{\n  "Signatures": 0,\n  "SignerKeys": null\n}\n', 255),  # SingularityCE 4.5.1, of an image without any
         (signed_by(ADMIN, intact=False), 0),
         (signed_by(ADMIN), 1),  # the engine's exit code counts: another object is not signed
         (signed_by(), 0),

@@ -32,10 +32,17 @@ ABORT = "terminate called without an active exception"  # pytorch/pytorch#190489
 NO_MODULE = "/usr/bin/python3: No module named deepspeed.launcher"
 DIRECT = 'The application appears to have been direct launched using "srun",'  # open-mpi/ompi#12146
 OPAL = "[nid200247:2144171] OPAL ERROR: Unreachable in file ext3x_client.c at line 111"
-LOOP = (  # recorded with SingularityCE 4.3.4 in a user namespace
-    "FATAL:   container creation failed: mount /proc/self/fd/10->/opt/singularity/var/singularity/mnt/session/"
-    "data-images/0 error: while mounting image /proc/self/fd/10: failed to find loop device: could not attach image"
+LOOP = (  # recorded with SingularityCE 4.5.1 in a user namespace
+    "FATAL:   container creation failed: mount /proc/self/fd/9->/opt/singularity-ce/var/singularity/mnt/session/"
+    "data-images/0 error: while mounting image /proc/self/fd/9: failed to find loop device: could not attach image"
     " file to loop device: no loop devices available"
+)
+LOOP_OF_ROOT = LOOP.replace(  # for root, there
+    "no loop devices available", "failed to set loop flags on loop device: operation not permitted"
+)
+KERNEL_SQUASHFS = (  # recorded with SingularityCE 4.5.1, set-uid root and with `allow kernel squashfs = no`
+    "FATAL:   container creation failed: while adding data squashfs partition from /srv/data.sqsh: "
+    "squashfs image mounts are not authorized"
 )
 COMPRESSION = (  # recorded with Apptainer 1.4.5
     "FATAL:   container creation failed: image driver mount failure: image driver squashfuse_ll instance exited with "
@@ -72,7 +79,7 @@ FULL = "OSError: [Errno 28] No space left on device"
             "OSError: libcudart.so.12: cannot open shared object file: No such file",
             "the image has no library libcudart.so.12",
         ),
-        (LOOP, "the engine got no loop device"),
+        *((line, "the engine mounts no user layers and SquashFS") for line in (LOOP, LOOP_OF_ROOT, KERNEL_SQUASHFS)),
         (KERNEL, "the node's kernel does not mount the image: it is incomplete"),
         (COMPRESSION, "the node's engine does not read images that are compressed by lzma"),
         (FULL, "a disk, a quota or shared memory is full"),
