@@ -151,13 +151,13 @@ class Row:
 
 
 def report(rows: list[Row]) -> None:
-    """Checks that the table in docs/ has these cases, and those of the night; writes it if CTRAIN_WRITE_EQUALITY is
-    set, in the long mode."""
+    """Checks that the last table of the page has these cases, and those of the night; in the long mode, it writes the
+    table if CTRAIN_WRITE_EQUALITY is set."""
     text = TABLE.read_text()
-    head, table = text[: text.index("|---")], "\n".join(map(str, rows))
+    head, table = text.rpartition("\n|---")[0], "\n".join(map(str, rows))
     if LONG and os.environ.get("CTRAIN_WRITE_EQUALITY"):
-        TABLE.write_text(f"{head}|---|---|---|---|---|\n{table}\n")
-    cases = [line.split("|")[1:3] for line in TABLE.read_text().partition("|---")[2].splitlines()[1:]]
+        TABLE.write_text(f"{head}\n|---|---|---|---|---|\n{table}\n")
+    cases = [line.split("|")[1:3] for line in TABLE.read_text().rpartition("\n|---")[2].splitlines()[1:]]
     later = set() if LONG else AT_NIGHT
     assert later <= {name.strip() for name, _ in cases}
     shown = [[name, ranks] for name, ranks in cases if name.strip() not in later]

@@ -42,8 +42,8 @@ _KNOWN = (
     ),
     (
         r"no loop devices available|failed to find loop device|squashfs image mounts are not authorized",
-        "the engine mounts no user layers and SquashFS data sets: Singularity does so only set-uid root, for users "
-        "but root, and with `allow kernel squashfs`: use Apptainer, or data in a directory (ctrain help engines)",
+        "the engine mounts no user layers and SquashFS data sets: Singularity does so only set-uid root, as a user "
+        "other than root, with `allow kernel squashfs`; use Apptainer, or data in a directory: ctrain help engines",
     ),
     (
         r"Squashfs image uses (\w+) compression, this version supports only",
