@@ -92,6 +92,12 @@ def measured() -> list[tuple[dict[str, str], Case]]:
     return [(row, _measured_case(row)) for text in texts for row in csv.DictReader(text)]
 
 
+def measured_host() -> list[dict[str, str]]:
+    """What the example gpt was measured to keep in the host's memory."""
+    path = Path(__file__).with_name("memory") / "measured_host.csv"
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
 def _measured_case(row: dict[str, str]) -> Case:
     """As the example's job.yaml says of its strategies."""
     sizes = {"tp": 1, "pp": 1, **{key: int(value) for key, value in row.items() if value.isdecimal()}}

@@ -144,6 +144,8 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wf": (size.flat, "bytes of a copy of it for the optimizer"),
         "wd": (size.double, "bytes of a gradient whose norm is computed"),
         "wl": (size.layer, "bytes of a gathered parameter while gradients are computed"),
+        "wh": (not (layout.offload and layout.strategy == "zero3"), "1 if the GPU keeps its share of the parameters"),
+        "wo": (size.host, "bytes per parameter that are beside these in the host's memory"),
         "wy": (size.logit, "bytes of a logit when the backward pass begins"),
         "ag": (size.again, "results of the wide layer that it computes again"),
         "we": (size.end, "bytes of it when they are added up (FSDP)"),

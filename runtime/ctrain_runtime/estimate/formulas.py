@@ -67,7 +67,7 @@ SIZES = (
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
-    Formula("parameters", "", "B", "wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t, nr*P))", ZERO),
+    Formula("parameters", "", "B", "wh*wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t, nr*P))", ZERO),
     Formula("gradients", "", "B", _GRADIENTS, MEASURED),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
     Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*sq*b*h/q) + R*A + (u - x)*S", KEPT),
@@ -88,7 +88,7 @@ STAGE = (
     *MEMORY[3:],  # the gradients of a step come while its activations go
     *MEMORY[:3],
     _sum("G", "memory per GPU", "B", MEMORY),
-    Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*(o + wf)*P/z1", "Ren et al. 2021 (ZeRO-Offload)"),
+    Formula("host", "in the host's memory, per GPU", "B", "(1 - g)*(o + wf + wo)*P/z1", MEASURED),
 )
 TIME = (
     Formula(
