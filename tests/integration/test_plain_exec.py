@@ -83,11 +83,11 @@ def test_the_channels_link_the_shown_file_and_the_modules_sif(store: Path, capsy
 
 def test_the_command_of_a_module_and_the_line_to_copy(store: Path) -> None:
     command = (store.parent / "modules/.commands/ctrain-small/1.0-s-r1/ctrain-small").read_text()
-    (line,) = re.findall(r"exec (apptainer exec .*?) \"\$@\"", command)
+    (line,) = re.findall(r"exec \"\$engine\" (exec .*?) \"\$@\"", command)
     (found,) = re.findall(
         r"apptainer exec [^\"]*? python", catalogue_page.render(catalogue_page.load_entries(open_store(store)))
     )
-    for argv in (shlex.split(line), shlex.split(found)[:-1]):
+    for argv in (["apptainer", *shlex.split(line)], shlex.split(found)[:-1]):
         assert is_whole(argv)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from samples.programs import SYSTEM, write_program
+from samples.programs import write_program
 from samples.sample_images import write_image, write_store
 
 IMAGES = ({"release": 1}, {"release": 2}, {"release": 3, "flat": True}, {"name": "cpu", "release": 1})
@@ -103,15 +103,11 @@ def test_one_command_runs_the_programs_of_an_image_and_hides_none_of_the_hosts(s
     assert {path.name for path in made.iterdir()} == {"ctrain-all"}
     assert f'\nprepend-path PATH "{made}"\n' in shelf.files["ctrain-all/24.12-hd-r3"]
     assert f'\nprepend_path("PATH", "{made}")\n' in shelf.files["ctrain-all/24.12-hd-r3.lua"]
-    (tmp_path / "bin").mkdir()
-    write_program(tmp_path / "bin/apptainer", '#!/bin/sh\nprintf "%s|" "$@"\n')
-    done = subprocess.run(
-        [made / "ctrain-all", "torchrun", "a b", "$HOME"],
-        env={"PATH": f"{tmp_path}/bin:{SYSTEM}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == f"exec|--nv|{shelf.root}/all_24.12-hd-py3-r3.sif|torchrun|a b|$HOME|"
+    for engine in ("singularity", "apptainer"):  # the second one is taken where there are both
+        write_program(tmp_path / engine, '#!/bin/sh\nprintf "%s|" "${0##*/}" "$@"\n')
+        argv = [made / "ctrain-all", "torchrun", "a b", "$HOME"]
+        done = subprocess.run(argv, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+        assert done.stdout == f"{engine}|exec|--nv|{shelf.root}/all_24.12-hd-py3-r3.sif|torchrun|a b|$HOME|"
     done = subprocess.run([made / "ctrain-all"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (64, "use: ctrain-all PROGRAM [ARGUMENT ...]\n")
 

@@ -42,6 +42,7 @@ from ctrain_runtime.store.store import (
 DEFAULT = "default"  # what both tools call the version that a name alone means
 _TCL, _LUA, _SHELL = "#%Module1.0 ", "-- ", "#!/bin/sh\n# "  # how the files begin
 _COMMANDS = ".commands"  # module tools skip names that begin with a dot
+_ENGINE = "engine=$(command -v apptainer || command -v singularity || echo apptainer)\n"  # which this machine has
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,11 @@ def files(
         path = str(output / _COMMANDS / module.name)
         texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families, path)
         texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families, path)
-        argv = shlex.join(_image(module, root).plain_argv)
+        argv = shlex.join(_image(module, root).plain_argv[1:])
         usage = f'[ $# -gt 0 ] || {{ echo "use: {module.family} PROGRAM [ARGUMENT ...]" >&2; exit 64; }}\n'
-        texts[f"{_COMMANDS}/{module.name}/{module.family}"] = f'{_head(_SHELL, root)}{usage}exec {argv} "$@"\n'
+        texts[f"{_COMMANDS}/{module.name}/{module.family}"] = (
+            f'{_head(_SHELL, root)}{usage}{_ENGINE}exec "$engine" {argv} "$@"\n'
+        )
     for one in broken:
         name, reason = f"ctrain-{one.name}/{one.channel}", one_line(str(one))
         texts[name] = _head(_TCL, root) + _failure_in_tcl(reason)
