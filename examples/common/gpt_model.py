@@ -4,6 +4,7 @@ would share."""
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 
@@ -13,13 +14,15 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+TRAINED_ON = 8192  # positions, before Llama 3.1
+
 
 class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         width, self.head_size = shape.width, shape.width // shape.heads
         kept = shape.key_value_heads * self.head_size
-        self.theta, self.shares = shape.rope_theta if shape.is_llama else None, kept < width
+        self.rope, self.shares = (shape.rope_theta, shape.rope_factor) if shape.is_llama else None, kept < width
         self.query, self.key, self.value, self.output = (
             nn.Linear(width, size, bias=not shape.is_llama) for size in (width, kept, kept, width)
         )
@@ -28,17 +31,20 @@ class Attention(nn.Module):
         parts = (layer(x).unflatten(-1, (-1, self.head_size)) for layer in (self.query, self.key, self.value))
         # (batch, heads, characters, head size); torch chooses flash attention where it can.
         query, key, value = (part.transpose(1, 2) for part in parts)
-        if self.theta:
-            query, key = turn(query, self.theta), turn(key, self.theta)
+        if self.rope:
+            query, key = turn(query, *self.rope), turn(key, *self.rope)
         more = {"enable_gqa": True} if self.shares else {}
         heads = functional.scaled_dot_product_attention(query, key, value, is_causal=True, **more)
         return self.output(heads.transpose(1, 2).flatten(2))
 
 
-def turn(x: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary positions (Su et al., 2021): the pair of numbers i and i + half of each head turns by its position."""
+def turn(x: torch.Tensor, theta: float, factor: float) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021): the pair of numbers i and i + half of each head turns by its position. Those
+    that turn less than once in 8192 positions are slower by `factor`, those that turn 4 times are not (Llama 3.1)."""
     half = x.shape[-1] // 2
     speeds = theta ** -(torch.arange(half, device=x.device) / half)
+    fast = ((TRAINED_ON * speeds / (2 * math.pi) - 1) / (4 - 1)).clamp(0, 1)
+    speeds = speeds * (fast + (1 - fast) / factor)
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * speeds
     first, second = x.float().chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from example import InputError
 
-OF_LLAMA = ("kv_heads", "ffn", "rope_theta", "norm_eps")
+OF_LLAMA = ("kv_heads", "ffn", "rope_theta", "rope_factor", "norm_eps")
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Shape:
     kv_heads: int = 0  # of keys and values in a llama; 0: as many as heads
     ffn: int = 0  # the wide layer of a llama; 0: four times the width
     rope_theta: float = 10_000.0  # of a llama: the larger, the slower positions turn
+    rope_factor: float = 1.0  # of a llama: slow positions turn slower by it; 8 in Llama 3.1, 32 in Llama 3.2
     norm_eps: float = 1e-5  # of a llama: added to the mean square in RMSNorm
 
     @property

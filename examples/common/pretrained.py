@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from example import InputError
-from gpt_model import first_value
+from gpt_model import TRAINED_ON, first_value
 
 GPT2 = {
     "tokens": "wte",
@@ -35,6 +35,7 @@ LLAMA = {
     "norm2": "post_attention_layernorm",
     **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
+OF_LLAMA_3_1 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": TRAINED_ON}
 OTHERWISE = {"kv_heads": "key_value_heads", "ffn": "inner"}  # of a Shape, where 0 stands for what they are
 
 
@@ -64,8 +65,9 @@ class Pretrained:
             raise InputError(f"weights={directory} cannot be read: {error}") from None
         try:
             context, size, needed = shape_of(theirs, directory)
-        except KeyError as error:
-            raise InputError(f"weights={directory}: its config.json lacks {error}") from None
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise InputError(f"weights={directory}: its config.json does not describe a model ({why})") from None
         if any(getattr(config, OTHERWISE.get(key, key)) != value for key, value in needed.items()):
             settings = " ".join(f"{key}={value}" for key, value in needed.items())
             raise InputError(f"weights={directory} needs {settings}")
@@ -80,11 +82,18 @@ class Pretrained:
 
     def value(self, name: str, shape: torch.Size) -> torch.Tensor:
         """A parameter of gpt_model.GPT; positions beyond its context are left out."""
+        value = self._find(name, shape[0])
+        if value.shape != shape:
+            shapes = f"the shape {[*value.shape]}, not {[*shape]}"
+            raise InputError(f"weights={self.directory}: {name} has {shapes}, which config.json says")
+        return value
+
+    def _find(self, name: str, rows: int) -> torch.Tensor:
         module, _, kind = name.rpartition(".")
         if module == "head":  # the table of the tokens, unless it has its own
             return self._read("lm_head.weight" if "lm_head.weight" in self.files else f"{self.names['tokens']}.weight")
         if not module.startswith("blocks."):
-            return self._read(f"{self.names[module]}.{kind}")[: shape[0]]
+            return self._read(f"{self.names[module]}.{kind}")[:rows]
         _, number, module = module.split(".", 2)
         value = self._read(f"{self.names['blocks']}.{number}.{self.names[module]}.{kind}")
         if self.is_llama:
@@ -110,12 +119,15 @@ def shape_of(theirs: dict[str, Any], directory: Path) -> tuple[int, int, dict[st
         raise InputError(f"weights={directory}: a model of type {kind}, but this is a GPT-2 or a Llama")
     heads, width = theirs["num_attention_heads"], theirs["hidden_size"]
     rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-    given = {**theirs, "rope_type": rope.get("rope_type", rope.get("type"))}  # Llama 3.1 and later have another
+    kind = rope.get("rope_type", rope.get("type")) or "default"
+    given = {**theirs, **rope, "rope_type": kind}
     usual = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "head_dim": width // heads}
-    for key, value in {**usual, "rope_type": "default"}.items():
+    usual |= OF_LLAMA_3_1 if kind == "llama3" else {"rope_type": "default"}
+    for key, value in usual.items():
         if given.get(key) not in (None, value):
             raise InputError(f"weights={directory}: a Llama with {key} {given[key]}, but this has {value}")
     needed = {"layers": theirs["num_hidden_layers"], "heads": heads, "width": width, "model": "llama"}
     needed |= {"kv_heads": theirs.get("num_key_value_heads") or heads, "ffn": theirs["intermediate_size"]}
-    needed["rope_theta"] = float(rope.get("rope_theta", theirs.get("rope_theta", 10_000.0)))
+    needed["rope_theta"] = float(given.get("rope_theta", 10_000.0))
+    needed["rope_factor"] = float(rope["factor"]) if kind == "llama3" else 1.0
     return theirs["max_position_embeddings"], theirs["vocab_size"], {**needed, "norm_eps": theirs["rms_norm_eps"]}

@@ -189,7 +189,7 @@ def test_logits_are_those_of_another_gpt2_and_llama(pytorch_cpu: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # DeepSpeed warns, too
     models = {found.pop("model"): found for found in map(json.loads, lines)}
-    assert set(models) == {"gpt2 tied", "gpt2", "llama tied", "llama"}, "with a head of its own or not"
+    assert set(models) == {"gpt2 tied", "gpt2", "llama tied", "llama", "llama 3.1"}, "with a head of its own or not"
     for name, found in models.items():
         assert found["largest logit"] > 1 and found["difference"] < 1e-4
         assert found["layers"].startswith("weights=DIR needs layers=3 heads=4 width=64")
@@ -197,10 +197,15 @@ def test_logits_are_those_of_another_gpt2_and_llama(pytorch_cpu: Path) -> None:
         assert found["nowhere"].startswith("weights=DIR cannot be read: ")
         assert found["vocabulary"].startswith("the text has 51 different tokens, weights=DIR 50: make tokens with")
         assert found["type"] == "weights=DIR: a model of type mixtral, but this is a GPT-2 or a Llama"
-        assert found["empty"] == "weights=DIR: its config.json lacks 'model_type'"
+        none = "weights=DIR: its config.json does not describe a model "
+        assert found["empty"] == f"{none}(KeyError: 'model_type')" and found["list"].startswith(f"{none}(TypeError: ")
+        assert re.fullmatch(r"weights=DIR has no tensor \S+\.7\.\S+\.weight", found["tensor"])
+        assert found["shape"] == "weights=DIR: norm.weight has the shape [64], not [65], which config.json says"
+        assert (found["fast"] > 1e-4) == (name == "llama 3.1"), "else its positions would prove nothing"
         if name.startswith("llama"):
-            assert found["scaled"] == "weights=DIR: a Llama with rope_type llama3, but this has default"
+            assert found["scaled"] == "weights=DIR: a Llama with high_freq_factor 3.0, but this has 4"
             assert found["scaled before transformers 5"].endswith("a Llama with rope_type linear, but this has default")
+            assert found["no heads"].startswith(f"{none}(ZeroDivisionError: ")
             assert found["bias"] == "weights=DIR: a Llama with attention_bias True, but this has False"
 
 
