@@ -63,8 +63,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Band:
-    """What the judged runs of a family say of a time: it is `low` to `high` times the estimated one, as for nine in ten
-    of `runs`; twice as wide if these are few. `nearest`: the published run of the family whose size is nearest."""
+    """What the runs of a family say of a time: it is `low` to `high` times the estimated one, as for nine in ten of
+    `runs`; twice as wide if few judge. `nearest`: the published run of the family whose size is nearest."""
 
     low: float
     high: float
@@ -116,16 +116,24 @@ def evidence_for(kind: str, *generations: str) -> tuple[Run, ...]:
 
 @functools.cache
 def _spread(kind: str, *generations: str) -> tuple[float, float, int]:
-    """The least and the most ratio of nine in ten runs that judge, and how many these are; of all runs, where few
-    judge."""
+    """The least and the most ratio of nine in ten runs, and how many these are: of those that judge, or of those that
+    were fitted to, if that is further off, since runs of a model differ little; of all together, where few judge."""
     runs = evidence_for(kind, *generations)
-    judging = [run for run in runs if run.role == "judged"]
-    judged = len(judging) >= FEW_JUDGE // 2
-    chosen, enough, least = (judging, FEW_JUDGE, 1.0) if judged else (runs, FEW_RUNS, FLOOR)
-    found = sorted(run.ratio for run in chosen)
-    outside = math.floor((1 - SHARE) / 2 * len(found))
-    power = 1 if len(found) >= enough else 2
-    return min(found[outside] ** power, 1 / least), max(found[-1 - outside] ** power, least), len(found)
+    halves = [[run.ratio for run in runs if run.role == role] for role in ("judged", "fitted")]
+    if len(halves[0]) < FEW_JUDGE // 2:
+        low, high = _most_of([run.ratio for run in runs])
+        power = 1 if len(runs) >= FEW_RUNS else 2
+        return min(low**power, 1 / FLOOR), max(high**power, FLOOR), len(runs)
+    power = 1 if len(halves[0]) >= FEW_JUDGE else 2
+    low, high = _most_of(halves[0])
+    least, most = _most_of(halves[1])
+    return min(low**power, least), max(high**power, most), len(runs)
+
+
+def _most_of(ratios: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(ratios)
+    outside = math.floor((1 - SHARE) / 2 * len(ordered))
+    return min(ordered[outside], 1.0), max(ordered[-1 - outside], 1.0)
 
 
 def find_band(estimate: Estimate) -> Band:

@@ -61,7 +61,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
     compute = next(line for line in out.splitlines() if line.startswith("compute"))
     assert compute.count("█") == round(30 * 20.76 / 27.93)
     assert compute.endswith("matrix products")
-    assert out.startswith("training  23 to 35 days (estimated 31) for 300 billion tokens: ")
+    assert out.startswith("training  23 to 39 days (estimated 31) for 300 billion tokens: ")
     assert "GPU hours" in out.splitlines()[0]
     assert out.splitlines()[-1].endswith(" MWh of the GPUs at their power limit")
 

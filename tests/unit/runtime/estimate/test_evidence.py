@@ -64,6 +64,17 @@ def test_a_band_has_the_nearest_run_and_contains_the_estimate() -> None:
     assert band.low <= 1 <= band.high
 
 
+@pytest.mark.parametrize("group", MODELS, ids="-".join)
+def test_a_band_has_nine_in_ten_of_both_halves(group: tuple[str, str]) -> None:
+    """Those that judge are of few models, and agree."""
+    runs = [run for run in published_runs() if run.group == group and run.role in ("fitted", "judged")]
+    band = find_band(make_estimate(runs[0].case))
+    for role in ("fitted", "judged"):
+        half = [run for run in runs if run.role == role]
+        assert sum(band.low <= run.ratio <= band.high for run in half) >= 0.89 * len(half)
+    assert band.runs == len(runs)
+
+
 def test_few_runs_that_agree_make_no_narrow_band() -> None:
     band = find_band(make_estimate(a_case(PRESETS["gpt2-xl"], 8, 512, strategy="zero1", compiled=True)))
     assert band.runs == 3
