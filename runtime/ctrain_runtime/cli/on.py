@@ -30,19 +30,19 @@ def forward(verb: str, own: Sequence[str], parser: argparse.ArgumentParser, args
             stack.enter_context(code.archive)
         link = stack.enter_context(Connection(host))
         asked = {"digest": code.digest if code else "", **where(args, is_named=bool(args.login_node))}
-        told = greet(link, **asked)
+        answer = greet(link, **asked)
         if verb in ("run", "submit"):
             print_line(f"on        {host}; lines to type here need --on {host}", sys.stderr)
         place = ""
         if code:
-            place = f"{told['code']}/{code.name}"
-            if not told["has_code"]:
+            place = f"{answer['code']}/{code.name}"
+            if not answer["has_code"]:
                 link.call({"what": "code", **asked}, code.archive)
             files = f"{pluralize(code.files, 'file')}, {format_size(code.size)}"
             print_line(f"code      {code.directory} ({files}) -> {place}", sys.stderr)
         if code and args.job:
             at = mistakes.position(parser, words, args.job)
-            words[at], place = f"./{code.name}", str(told["code"])
+            words[at], place = f"./{code.name}", str(answer["code"])
         if verb == "report" and not args.text:
             return _report(link, words, args.output)
         return link.follow([verb, *words, *(["--", *args.rest] if args.rest else [])], place)
@@ -58,14 +58,14 @@ def greet(link: Connection, **request: str) -> dict[str, object]:
     that it is another version."""
     hello = {"what": "hello", "digest": "", **request}
     try:
-        told = link.call(hello)
+        answer = link.call(hello)
     except NoCtrainError:
         print_line(f"note      no ctrain on {link.host}: this one is now there, in {link.install()}", sys.stderr)
-        told = link.call(hello)
-    here, there = ctrain_version(), told.get("version")
-    if here != there:
-        print_line(f"note      ctrain is {here or 'unknown'} here and {there or 'unknown'} on {link.host}", sys.stderr)
-    return told
+        answer = link.call(hello)
+    own, remote = ctrain_version(), answer.get("version")
+    if own != remote:
+        print_line(f"note      ctrain is {own or 'unknown'} here and {remote or 'unknown'} on {link.host}", sys.stderr)
+    return answer
 
 
 def _report(link: Connection, words: Sequence[str], output: str) -> int:

@@ -31,23 +31,23 @@ def collect() -> dict[str, str]:
                 found.update(facts())
     mpirun = shutil.which("mpirun")
     if mpirun:
-        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+        printed = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
         loaded = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True).stdout
-        found["mpi"] = mpi_of_programs(mpi_name(said), library_name(loaded))
+        found["mpi"] = mpi_of_programs(mpi_name(printed), library_name(loaded))
         if hpcx := hpcx_version(os.environ, os.path.realpath(mpirun)):
             found["hpcx"] = hpcx
     return found
 
 
-def mpi_name(said: str) -> str:
-    """Name and version in what mpirun says: Open MPI's, Hydra's (MPICH and its kin); of others, the first line."""
-    named = re.match(r"\S+ \(([^)]+)\) (\S+)|(HYDRA) build details:\s+Version:\s+(\S+)", said)
-    return " ".join(filter(None, named.groups())) if named else said.partition("\n")[0]
+def mpi_name(printed: str) -> str:
+    """Name and version in what mpirun prints: Open MPI's, Hydra's (MPICH and its kin); of others, the first line."""
+    named = re.match(r"\S+ \(([^)]+)\) (\S+)|(HYDRA) build details:\s+Version:\s+(\S+)", printed)
+    return " ".join(filter(None, named.groups())) if named else printed.partition("\n")[0]
 
 
-def library_name(said: str) -> str:
-    """Name and version in what an MPI's library says of itself; "" for others than Open MPI and MPICH."""
-    named = re.match(r"(Open MPI) v([^\s,]+)|(MPICH) Version:\s+(\S+)", said)
+def library_name(printed: str) -> str:
+    """Name and version in what an MPI's library states of itself; "" for others than Open MPI and MPICH."""
+    named = re.match(r"(Open MPI) v([^\s,]+)|(MPICH) Version:\s+(\S+)", printed)
     return " ".join(filter(None, named.groups())) if named else ""
 
 

@@ -37,7 +37,7 @@ def tell_of_end(plan: LaunchPlan, record: Record) -> None:
     except OSError:  # it was told, or the directory is gone
         return
     message = f"run {plan.run} ended: {record.exit.reason}"
-    told = {"CTRAIN_EVENT": "failed" if record.exit.code else "ended", "CTRAIN_MESSAGE": message}
-    variables = {**os.environ, **told, "CTRAIN_RUN": plan.run, "CTRAIN_RUN_DIR": plan.run_directory}
+    outcome = {"CTRAIN_EVENT": "failed" if record.exit.code else "ended", "CTRAIN_MESSAGE": message}
+    variables = {**os.environ, **outcome, "CTRAIN_RUN": plan.run, "CTRAIN_RUN_DIR": plan.run_directory}
     with contextlib.suppress(CtrainError):
         command.run(plan.notify, env=variables, stdin=f"{message}\n", timeout=TIMEOUT_SECONDS, check=False)

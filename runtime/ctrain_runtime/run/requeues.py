@@ -17,8 +17,8 @@ UNKNOWN = "job.sh was killed: a node failed, or the scheduler made way for anoth
 
 def cause(job: list[Event]) -> Optional[str]:
     """Why a job is queued again, by its last events; None if it is not, as far as job.sh knows."""
-    said = [event for event in job if event.what in (REQUEUED, NOT_REQUEUED)]
-    return said[-1].message if said and said[-1].what == REQUEUED else None
+    decisions = [event for event in job if event.what in (REQUEUED, NOT_REQUEUED)]
+    return decisions[-1].message if decisions and decisions[-1].what == REQUEUED else None
 
 
 def not_requeued(job: list[Event]) -> str:
