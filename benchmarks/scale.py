@@ -113,7 +113,7 @@ def simulate_cluster(directory: Path, nodes: int) -> None:
 
 
 def measure(directory: Path, *arguments: str, code: int = 0) -> Figures:
-    """Wall time and peak memory of `ctrain ARGUMENTS`, a process of its own, which is to end with `code`. The memory is
+    """Wall time, CPU time and peak memory of `ctrain ARGUMENTS`, a process of its own, which is to end with `code`. The memory is
     that of ctrain, or of the largest command that it starts."""
     environment = {
         "PATH": f"{directory / 'bin'}:/usr/bin:/bin",
@@ -131,7 +131,8 @@ def measure(directory: Path, *arguments: str, code: int = 0) -> Figures:
         if process.returncode != code:
             output.seek(0)
             raise SystemExit(f"ctrain {arguments[0]} failed with exit code {process.returncode}:\n{output.read()}")
-    return {"seconds": round(seconds, 2), "megabytes": round(usage.ru_maxrss / 1e3, 1)}
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "megabytes": round(usage.ru_maxrss / 1e3, 1)}
 
 
 class Life:
@@ -230,7 +231,7 @@ def table(result: dict[str, Any]) -> str:
     missed = f"; above {SECONDS_LIMIT:g} s or {MEGABYTES_LIMIT:g} MB" if misses(plan) else ""
     lines = [
         f"{result['nodes']:,} nodes x {ranks} ranks",
-        f"{'  ctrain submit':<34}{plan['seconds']:>6.2f} s{plan['megabytes']:>6.0f} MB"
+        f"{'  ctrain submit':<34}{plan['seconds']:>6.2f} s ({plan['cpu_seconds']:.2f} of CPU){plan['megabytes']:>6.0f} MB"
         f"{plan['kilobytes_written']:>6.0f} kB written{missed}",
         f"{result['watched_nodes']:,} nodes x {ranks} ranks",
         f"{'  watched, while':<34}{'looks/s':>8}{'files/s':>9}{'kB/s':>8}{'CPU':>8}",
@@ -238,7 +239,10 @@ def table(result: dict[str, Any]) -> str:
     for state, cost in result["watch"].items():
         numbers = f"{cost['looks_per_s']:>8.1f}{cost['files_per_s']:>9.0f}{cost['kilobytes_per_s']:>8.0f}"
         lines.append(f"    {state:<30}{numbers}{cost['cpu_percent']:>6.1f} %")
-    concluded = f"{'  ctrain attach, once it has failed':<35}{attach['seconds']:>5.2f} s{attach['megabytes']:>6.0f} MB"
+    concluded = (
+        f"{'  ctrain attach, once it has failed':<35}{attach['seconds']:>5.2f} s ({attach['cpu_seconds']:.2f} of CPU)"
+        f"{attach['megabytes']:>6.0f} MB"
+    )
     return "\n".join([*lines, concluded])
 
 

@@ -35,8 +35,8 @@ def test_a_plan_a_watch_and_an_end_are_measured(
     *table, last = capsys.readouterr().out.splitlines()
     result = json.loads(last)
     assert any("above" in line for line in table) == (code == 1)
-    assert all(result["plan"][name] > 0 for name in ("seconds", "megabytes", "kilobytes_written"))
-    assert all(result["attach"][name] > 0 for name in ("seconds", "megabytes"))
+    assert all(result["plan"][name] > 0 for name in ("seconds", "cpu_seconds", "megabytes", "kilobytes_written"))
+    assert all(result["attach"][name] > 0 for name in ("seconds", "cpu_seconds", "megabytes"))
     assert len(result["watch"]) == 4
     assert all(cost["looks_per_s"] > 0 and cost["files_per_s"] > 0 for cost in result["watch"].values())
 
