@@ -113,8 +113,8 @@ def simulate_cluster(directory: Path, nodes: int) -> None:
 
 
 def measure(directory: Path, *arguments: str, code: int = 0) -> Figures:
-    """Wall time, CPU time and peak memory of `ctrain ARGUMENTS`, a process of its own, which is to end with `code`. The memory is
-    that of ctrain, or of the largest command that it starts."""
+    """Wall time, CPU time and peak memory of `ctrain ARGUMENTS`, a process of its own, which is to end with `code`.
+    The memory is that of ctrain, or of the largest command that it starts."""
     environment = {
         "PATH": f"{directory / 'bin'}:/usr/bin:/bin",
         "HOME": str(directory),
@@ -231,8 +231,8 @@ def table(result: dict[str, Any]) -> str:
     missed = f"; above {SECONDS_LIMIT:g} s or {MEGABYTES_LIMIT:g} MB" if misses(plan) else ""
     lines = [
         f"{result['nodes']:,} nodes x {ranks} ranks",
-        f"{'  ctrain submit':<34}{plan['seconds']:>6.2f} s ({plan['cpu_seconds']:.2f} of CPU){plan['megabytes']:>6.0f} MB"
-        f"{plan['kilobytes_written']:>6.0f} kB written{missed}",
+        f"{'  ctrain submit':<34}{plan['seconds']:>6.2f} s ({plan['cpu_seconds']:.2f} of CPU)"
+        f"{plan['megabytes']:>6.0f} MB{plan['kilobytes_written']:>6.0f} kB written{missed}",
         f"{result['watched_nodes']:,} nodes x {ranks} ranks",
         f"{'  watched, while':<34}{'looks/s':>8}{'files/s':>9}{'kB/s':>8}{'CPU':>8}",
     ]
