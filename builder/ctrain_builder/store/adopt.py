@@ -135,7 +135,7 @@ def _describe(request: Request, engine: Engine, report: Report) -> Manifest:
     _check(file)
     examined, problem = foreign.examine(foreign.locate(file, report), engine, report, as_root=os.geteuid() == 0)
     if problem:
-        raise ImageUnusable(f"cannot look inside {file}: {problem}", f"Try: apptainer exec {file} true")
+        raise ImageUnusable(f"cannot look inside {file}: {problem}", f"Try: {engine.name} exec {file} true")
     manifest = examined.manifest
     name = request.name or adopted_name.propose(file, manifest, file.stat().st_mtime)
     labels = {**manifest.labels, ADOPTED_LABEL: f"{file}@{manifest.digest}"}

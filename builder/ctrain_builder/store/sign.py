@@ -50,7 +50,9 @@ class Signer:
             self._fingerprint()
         elif self.key.startswith(PGP):
             if not self.key[len(PGP) :].isdecimal():
-                raise UsageError(f"{self.key!r} names no key", "As in pgp:0; see: apptainer key list --secret")
+                raise UsageError(
+                    f"{self.key!r} names no key", f"As in pgp:0; see: {self.engine.name} key list --secret"
+                )
         else:
             self._check_file(Path(self.key))
 
@@ -112,7 +114,8 @@ class Signer:
         fingerprints: list[str] = re.findall(r"^\s+Fingerprint:\s+([0-9A-Fa-f]{40})$", listed, re.MULTILINE)
         number = int(self.key[len(PGP) :])
         if number >= len(fingerprints):
-            raise UsageError(f"the engine's key ring has no key {self.key}", "See: apptainer key list --secret")
+            hint = f"See: {self.engine.name} key list --secret"
+            raise UsageError(f"the engine's key ring has no key {self.key}", hint)
         return fingerprints[number]
 
     def _run(self, *argv: str, stdin: str = "") -> None:
