@@ -51,7 +51,7 @@ def test_search_finds_an_option_and_leads_to_it(visit: Open, site: Path) -> None
     search(page, "preemption requeue")
     first = page.locator("#search-results li a").first
     expect(first).to_be_visible()
-    page.locator("#search-results li a", has_text="Runs").first.click()
+    page.locator("#search-results li a", has_text="Outlive failures").first.click()
     expect(page.get_by_role("heading", name="Requeue", exact=False).first).to_be_attached()
 
 
