@@ -144,7 +144,7 @@ def execute(args: argparse.Namespace) -> int:
     batch = args.batch or _usual_batch(hardware.count)
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
     case = Case(_model(args), hardware, Layout(batch, **given), tokens)
-    size = case.model.hidden // case.model.heads
+    size = case.model.head_size
     if size % 8 and case.layout.attention == "flash":
         notes.append(f"heads of {size} numbers: FlashAttention pads them to {-(-size // 8) * 8}")
     if case.model.assumed:

@@ -176,7 +176,8 @@ def _head(estimate: Estimate, notes: Sequence[str]) -> str:
     model, hardware, layout = estimate.case.model, estimate.case.hardware, estimate.case.layout
     few = f" ({model.kv_heads} of keys and values)" if model.key_value_heads != model.heads else ""
     wide = f", {'SwiGLU' if model.gated else 'wide layer'} of {model.inner}" if model.gated or model.ffn else ""
-    shape = f"{model.layers} layers, hidden size {model.hidden}, {model.heads} heads{few}{wide}"
+    size = f" of {model.head_width}" if model.head_width else ""
+    shape = f"{model.layers} layers, hidden size {model.hidden}, {model.heads} heads{size}{few}{wide}"
     ends = f"sequence {model.sequence}, vocabulary {model.vocabulary}" + (
         "" if model.tied else ", with a matrix for each end"
     )

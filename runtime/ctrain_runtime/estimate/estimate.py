@@ -109,6 +109,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "lp": (-(-model.layers // layout.pp), "layers of the largest stage"),
         "h": (model.hidden, "hidden size"),
         "a": (model.heads, "attention heads"),
+        "ha": (model.heads * model.head_size, "width of all heads: h, unless they have another one"),
         "k": (model.key_value_heads, "heads with a key and a value of their own"),
         "i": (model.inner, "width between the two linear maps of a layer"),
         "j": (3 if model.gated else 2, "matrices of these maps: 3 with SwiGLU"),

@@ -45,9 +45,9 @@ REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et 
 # What computing does not hide, but at least what comes before it and after it.
 _REDUCED = "r*wn*P*(dg - 1)/dg/Bd + v*Ld - c*(compute + attention + elementwise)"
 _DATA = f"max({_REDUCED}, vk*(wn*P/lp*(dg - 1)/dg/Bd + Ld)) + xn*rn*wn*P/dg*(dn - 1)/dn/Bn"
-_AROUND = "max(0, 6*(cx - 1)*m*lp*w*sq*b*h*k/a/t/Bc - attention)"  # both forward, and back with their gradients
+_AROUND = "max(0, 6*(cx - 1)*m*lp*w*sq*b*ha*k/a/t/Bc - attention)"  # both forward, and back with their gradients
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
-_LAYER = "sq*b*((2*wr + nw*w + u*w)*h/q + w*(2*h*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
+_LAYER = "sq*b*((2*wr + nw*w + u*w)*h/q + w*(2*ha*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
 # Those that are there when the backward pass begins; or what exceeds the activations that go while others come.
 _GRADIENTS = "max(kg*wg*P/z2, max(wg*P/z2, (wg + wf)*P/z1) + wd*O - activations - output)"
 # What the last layer needs besides, or one that is computed again; or FSDP, to add up the gradients of the next one.
@@ -59,11 +59,11 @@ ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
 
 SIZES = (
-    Formula("Lm", "parameters of a layer's matrices", "", "h**2*(2 + 2*k/a) + j*h*i", PARAMETERS),
+    Formula("Lm", "parameters of a layer's matrices", "", "h*ha*(2 + 2*k/a) + j*h*i", PARAMETERS),
     Formula("N", "parameters", "", "l*(Lm + nb) + Ea*h", PARAMETERS),
-    Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*h) + h*V)", PALM),
-    Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + Ra)*4*B*l*s**2*h", FLOPS),
-    Formula("F", "and recomputed ones", "FLOP", "M + 2*B*s*l*(R*Lm + Ra*2*s*h)", FLOPS),
+    Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*ha) + h*V)", PALM),
+    Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + Ra)*4*B*l*s**2*ha", FLOPS),
+    Formula("F", "and recomputed ones", "FLOP", "M + 2*B*s*l*(R*Lm + Ra*2*s*ha)", FLOPS),
 )
 # Of a GPU of the fullest stage.
 MEMORY = (

@@ -45,14 +45,14 @@ def model_of_config(config: Any, where: str) -> Model:
     sequence = number("max_position_embeddings", "n_positions", "seq_length", default=2048)
     vocabulary = number("vocab_size")
     width = number("head_dim", default=max(1, hidden // heads))
-    if width * heads != hidden:
-        problem = f"{where}: {heads} heads of {width} are not the hidden size {hidden}"
-        raise ConfigError(problem, "Such models are not estimated")
+    own = 0 if width * heads == hidden else width
     ffn = number("intermediate_size", "n_inner", "ffn_dim", default=4 * hidden)
     tied = config.get("tie_word_embeddings", kind in _LIKE_GPT)
     if kind in _LIKE_LLAMA:
         kv_heads = number("num_key_value_heads", default=heads)
-        model = replace(llama(layers, hidden, heads, kv_heads, ffn, vocabulary, sequence), tied=bool(tied))
+        llama_like = llama(layers, hidden, heads, kv_heads, ffn, vocabulary, sequence)
+        model = replace(llama_like, tied=bool(tied), head_width=own)
     else:
-        model = Model(layers, hidden, heads, sequence, vocabulary, ffn=ffn, **{"tied": bool(tied), **_LIKE_GPT[kind]})
+        own_ends = {"tied": bool(tied), **_LIKE_GPT[kind]}
+        model = Model(layers, hidden, heads, sequence, vocabulary, ffn=ffn, head_width=own, **own_ends)
     return replace(model, sequence=min(sequence, LONGEST))

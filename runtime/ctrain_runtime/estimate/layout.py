@@ -135,7 +135,7 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
 
 
 def _check_heads(model: Model) -> None:
-    if model.hidden % model.heads:
+    if model.hidden % model.heads and not model.head_width:
         near = _divisors("--heads", model.heads, [model.hidden])
         raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
     if model.heads % model.key_value_heads:

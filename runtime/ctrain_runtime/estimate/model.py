@@ -15,9 +15,10 @@ LARGEST = 1e16
 class Model:
     """A decoder-only transformer; by default as GPT-2 and GPT-3 are.
 
-    `assumed`: its shape was derived from its number of parameters. `kv_heads` and `ffn` are 0 where they are the number
-    of heads, and four times the hidden size. `gated`: SwiGLU, whose first product is two. `tied`: the output has the
-    table of words as its matrix. `learned_positions`: else they have no parameters. `biases`: else RMSNorm, without.
+    `assumed`: its shape was derived from its number of parameters. `kv_heads`, `ffn` and `head_width` are 0 where they
+    are the number of heads, four times the hidden size, and a head's share of it. `gated`: SwiGLU, whose first product
+    is two. `tied`: the output has the table of words as its matrix. `learned_positions`: else they have no parameters.
+    `biases`: else RMSNorm, without.
     """
 
     layers: int
@@ -32,11 +33,16 @@ class Model:
     tied: bool = True
     learned_positions: bool = True
     biases: bool = True
+    head_width: int = 0
 
     @property
     def inner(self) -> int:
         """The width between the two linear maps of a layer."""
         return self.ffn or 4 * self.hidden
+
+    @property
+    def head_size(self) -> int:
+        return self.head_width or self.hidden // self.heads
 
     @property
     def key_value_heads(self) -> int:

@@ -11,8 +11,10 @@ NONE = "no packaged example"
 def example_for(model: Model, layout: Layout) -> str:
     """The command that trains it, without its sizes; or why there is none."""
     of_llama = (model.gated, not model.learned_positions, not model.biases)
-    otherwise = any(of_llama) or model.key_value_heads != model.heads or model.inner != 4 * model.hidden
-    if otherwise and not all(of_llama):
+    otherwise = (
+        any(of_llama) or model.head_width or model.key_value_heads != model.heads or model.inner != 4 * model.hidden
+    )
+    if otherwise and (model.head_width or not all(of_llama)):
         return f"{NONE} has this model: they train GPT-2 and Llama; {_other(layout)}"
     if (layout.schedule, layout.interleave) != ("1f1b", 1) or layout.attention == "plain":
         return f"{NONE} splits layers like this; {_other(layout)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.model import Model, parse_amount, shape_of
@@ -43,9 +45,19 @@ PRESETS = {
     "llama-3-70b": llama(80, 8192, 64, 8, 28672, 128256),
     "llama-3-405b": llama(126, 16384, 128, 8, 53248, 128256),
     "mistral-7b": llama(32, 4096, 32, 8, 14336, 32000),
+    "llama-3.2-1b": replace(llama(16, 2048, 32, 8, 8192, 128256), tied=True),
+    "llama-3.2-3b": replace(llama(28, 3072, 24, 8, 8192, 128256), tied=True),
+    "mistral-nemo-12b": replace(llama(40, 5120, 32, 8, 14336, 131072), head_width=128),
     "qwen2.5-7b": llama(28, 3584, 28, 4, 18944, 152064, 4096),
+    "qwen2.5-14b": llama(48, 5120, 40, 8, 13824, 152064, 4096),
+    "qwen2.5-32b": llama(64, 5120, 40, 8, 27648, 152064, 4096),
     "qwen2.5-72b": llama(80, 8192, 64, 8, 29568, 152064, 4096),
+    "qwen3-0.6b": replace(llama(28, 1024, 16, 8, 3072, 151936, 4096), tied=True, head_width=128),
+    "qwen3-1.7b": replace(llama(28, 2048, 16, 8, 6144, 151936, 4096), tied=True),
+    "qwen3-4b": replace(llama(36, 2560, 32, 8, 9728, 151936, 4096), tied=True, head_width=128),
     "qwen3-8b": llama(36, 4096, 32, 8, 12288, 151936, 4096),
+    "qwen3-14b": llama(40, 5120, 40, 8, 17408, 151936, 4096),
+    "qwen3-32b": replace(llama(64, 5120, 64, 8, 25600, 151936, 4096), head_width=128),
 }
 EXPERTS = ("mixtral", "deepseek", "gpt-oss", "grok", "dbrx", "moe", "8x", "-a3b", "-a22b")  # parts of names
 

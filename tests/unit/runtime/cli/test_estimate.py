@@ -91,8 +91,8 @@ def test_explain_prints_formula_numbers_source_and_symbols(capsys: pytest.Captur
     paragraphs = out.split("\n\n")
     assert paragraphs[0].splitlines() == [
         "Lm = 1.812e+09  (parameters of a layer's matrices)",
-        "    h**2*(2 + 2*k/a) + j*h*i",
-        "    h=12288  k=96  a=96  j=2  i=49152",
+        "    h*ha*(2 + 2*k/a) + j*h*i",
+        "    h=12288  ha=12288  k=96  a=96  j=2  i=49152",
         "    Narayanan et al. 2021, eq. 2",
     ]
     assert paragraphs[-1].splitlines()[0].split() == ["symbol", "meaning"]

@@ -29,6 +29,9 @@ GPT2 = {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "n_po
 def test_configurations_are_those_of_the_presets() -> None:
     assert model_of_config(LLAMA, "config.json") == PRESETS["llama-3-8b"]
     assert replace(model_of_config({**GPT2, "n_inner": None}, "x"), ffn=0) == PRESETS["gpt2-xl"]
+    wide = {**LLAMA, "model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36, "intermediate_size": 9728,
+            "vocab_size": 151936, "tie_word_embeddings": True, "head_dim": 128}  # fmt: skip
+    assert replace(model_of_config(wide, "x"), sequence=4096) == PRESETS["qwen3-4b"]
     small = model_of_config({**LLAMA, "tie_word_embeddings": True, "num_key_value_heads": None}, "x")
     assert (small.tied, small.key_value_heads) == (True, 32)
 
@@ -41,7 +44,7 @@ def test_configurations_are_those_of_the_presets() -> None:
         ({**LLAMA, "model_type": "mixtral", "num_local_experts": 8}, "c: mixtures of experts are not estimated"),
         ({**LLAMA, "model_type": "mamba"}, "c: model_type 'mamba' is not estimated"),
         ({**LLAMA, "model_type": []}, "c: model_type [] is not estimated"),
-        ({**LLAMA, "head_dim": 256}, "c: 32 heads of 256 are not the hidden size 4096"),
+        ({**LLAMA, "head_dim": 0}, "c: head_dim must be a positive integer of at most 16777216, not 0"),
         ({**LLAMA, "hidden_size": "4096"}, "c: hidden_size must be a positive integer of at most 16777216, not '4096'"),
         ({**LLAMA, "num_hidden_layers": True}, "c: num_hidden_layers must be a positive integer"),
         ({**LLAMA, "vocab_size": 10**30}, "c: vocab_size must be a positive integer"),

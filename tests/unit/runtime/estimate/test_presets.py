@@ -27,6 +27,16 @@ from samples.estimates import a_case
         ("qwen2.5-7b", 7_616),
         ("qwen2.5-72b", 72_706),
         ("qwen3-8b", 8_191),
+        ("llama-3.2-1b", 1_235.8),
+        ("llama-3.2-3b", 3_212.7),
+        ("mistral-nemo-12b", 12_247.8),
+        ("qwen2.5-14b", 14_770),
+        ("qwen2.5-32b", 32_763.9),
+        ("qwen3-0.6b", 596.05),
+        ("qwen3-1.7b", 1_720.6),
+        ("qwen3-4b", 4_022.5),
+        ("qwen3-14b", 14_768.3),
+        ("qwen3-32b", 32_762.1),
     ],
 )
 def test_presets_have_their_published_number_of_parameters(name: str, millions: float) -> None:
