@@ -52,6 +52,7 @@ EIGHT_RANKS = {
     "3d, pp 2 x dp 2 x tp 2": "strategy=3d",
     "3d, pp 2 x dp 2 x tp 2, sequence parallel": "strategy=3d,sequence_parallel=true",
     "3d, dp 4 x tp 2": "strategy=3d,pp=1",
+    "3d, dp 4 x tp 2, sequence parallel": "strategy=3d,pp=1,sequence_parallel=true",
     "3d, pp 2 x dp 4": "strategy=3d,tp=1",
 }
 # By day, what offloads to CPU is that of NVMe, what compiles FSDP, and 3d is that of all three dimensions.
