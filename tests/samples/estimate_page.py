@@ -7,7 +7,9 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.estimate.estimate import Case, make_estimate
@@ -90,6 +92,17 @@ def measured() -> list[tuple[dict[str, str], Case]]:
     """The measured cases of the example gpt, each with the case to estimate."""
     texts = [path.read_text(encoding="utf-8").splitlines() for path in _MEASURED]
     return [(row, _measured_case(row)) for text in texts for row in csv.DictReader(text)]
+
+
+def measured_llama() -> list[tuple[dict[str, str], Case]]:
+    """The measured cases of the example as a Llama, each with the case to estimate."""
+    path = Path(__file__).with_name("memory") / "measured_llama.csv"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    of_llama: dict[str, Any] = {"gated": True, "learned_positions": False, "biases": False}
+    own = [{"kv_heads": int(row["kv_heads"]), "ffn": int(row["ffn"]), **of_llama} for row in rows]
+    cases = [_measured_case(row) for row in rows]
+    models = [replace(case.model, **shape) for case, shape in zip(cases, own)]
+    return [(row, replace(case, model=model)) for row, case, model in zip(rows, cases, models)]
 
 
 def measured_host() -> list[dict[str, str]]:

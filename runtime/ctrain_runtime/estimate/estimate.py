@@ -148,6 +148,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "wh": (not (layout.offload and layout.strategy == "zero3"), "1 if the GPU keeps its share of the parameters"),
         "wo": (size.host, "bytes per parameter that are beside these in the host's memory"),
         "wy": (size.logit, "bytes of a logit when the backward pass begins"),
+        "rc": (size.rotated, "copies of attention's result"),
         "ag": (size.again, "results of the wide layer that it computes again"),
         "we": (size.end, "bytes of it when they are added up (FSDP)"),
         "kg": (_keeps_gradients(layout, steps), "1 if there are gradients when the backward pass begins"),

@@ -38,7 +38,7 @@ _FAMILIES = {
     ("megatron", "H100"): Family(0.576, 0, 0.45, 2, tensor=0.355, bubble=0.237, overlaps=True),
     ("fp8", "H100"): Family(0.462, 0, 0.225, 2, tensor=0.355, bubble=0.237, overlaps=True),
     ("fsdp", "A100"): Family(0.69, 227, 0.269, 1.01, between=0.367),
-    ("fsdp", "H100"): Family(0.606, 46.9, 0.149, 2.39, between=0.704),
+    ("fsdp", "H100"): Family(0.6, 0, 0.149, 2.49, between=0.697),
     ("ddp", "A100"): Family(0.659, 0, 0.45, 1.5, logits=1),
     ("ddp", "H100"): Family(0.586, 0, 0.45, 1.5, logits=1),
     ("eager", "A100"): Family(0.72, 906, 0.45, 1.5),

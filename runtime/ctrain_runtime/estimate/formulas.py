@@ -79,7 +79,9 @@ STAGE = (
     Formula("P", "parameters", "", "(lp*(Lm + nb) + E*h)/t", PARAMETERS),
     Formula("C", "of these, with a copy in bf16 (autocast)", "", "((lp*(1 - R) + R)*Lm + y*V*h)/t", MEASURED),
     Formula("D", "activations of a layer", "B", _LAYER, KEPT),
-    Formula("A", "of these, kept", "B", "D - (u - x)*S - ag*w*sq*b*i/t", "Korthikanti et al. 2022, section 5"),
+    Formula(
+        "A", "of these, kept", "B", "D - (u - x)*S + w*sq*b*(rc*ha - ag*i)/t", "Korthikanti et al. 2022, section 5"
+    ),
     Formula("Y", "logits, and the input of their product", "B", "sq*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
     Formula("Q", "of these, kept", "B", "Y - (12 - wy)*sq*b*V/ty", MEASURED),
     Formula("I", "of a layer's, of its input and its wide layer", "B", "sq*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),

@@ -15,8 +15,9 @@ class NumberSizes:
     they are copied; `double`: of the matrix whose norm is computed. `layer`: while gradients are
     computed, of a parameter of that layer (FSDP), or of all that ZeRO 3 leaves gathered, as measured; `end`: of a layer
     of FSDP that has its gradients, with the next one. `logit`: of one, when the backward pass begins; `again`: results
-    of the wide layer that it computes again. `host`: of each parameter, what is in the host's memory beside state and
-    `flat`, if these are, as measured."""
+    of the wide layer that it computes again; `rotated`: copies of attention's result, whose order is that of rotated
+    queries. `host`: of each parameter, what is in the host's memory beside state and `flat`, if these are, as
+    measured."""
 
     activation: int
     residual: int
@@ -33,38 +34,28 @@ class NumberSizes:
     end: int = 0
     logit: int = 12
     again: int = 0
+    rotated: int = 0
     host: int = 0
 
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
     """Those of the program that trains with this strategy and precision. Sources: docs/estimate-formulas.md."""
-    deepspeed, fsdp = layout.strategy.startswith("zero"), layout.is_fsdp
-    zero3 = layout.strategy == "zero3"
+    deepspeed, fsdp, zero3 = layout.strategy.startswith("zero"), layout.is_fsdp, layout.strategy == "zero3"
+    rotated, in_fp32 = int(gated), 8 + 4 * zero3
     if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
-        return NumberSizes(
-            4,
-            4,
-            2,
-            4,
-            4,
-            0,
-            4,
-            4,
-            *((12, 0, 8, 2, 0) if deepspeed else (8, 0, 0, 4, 16 if fsdp else 0)),
-            host=8 + 4 * zero3,
-        )
+        own = (12, 0, 8, 2, 0) if deepspeed else (8, 0, 0, 4, 16 if fsdp else 0)
+        return NumberSizes(4, 4, 2, 4, 4, 0, 4, 4, *own, rotated=rotated, host=in_fp32)
     if layout.precision == "autocast":  # query, key and value, and both maps of SwiGLU, cast the same number each
-        norms = 5 if gated else 4
-        return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, 12 if deepspeed else 8, host=8 + 4 * zero3)
-    if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16
-        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10)  # 2 + 2 gathered, gradients in 2, and in 4
+        norms, state = 5 if gated else 4, 12 if deepspeed else 8
+        return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, state, rotated=rotated, host=in_fp32)
+    if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16: 2 + 2 gathered, gradients in 2 and 4
+        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10, rotated=rotated)
     if layout.compiled:  # llm.c makes the gradients of logits in their place
         return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, logit=2)
-    if (
-        deepspeed and not layout.splits_model and layout.precision != "fp8"
-    ):  # the state's share of gradients is in fp32, too
-        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2, host=2 + 2 * zero3)
+    megatron = layout.splits_model or layout.precision == "fp8"
+    if deepspeed and not megatron:  # the state's share of gradients is in fp32, too
+        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2, rotated=rotated, host=2 + 2 * zero3)
     # Megatron-LM adds up gradients in fp32, and SwiGLU is one function, which keeps its arguments. Matrices in FP8 are
     # there twice: one is transposed.
-    megatron, copies = layout.splits_model or layout.precision == "fp8", 2 if layout.precision == "fp8" else 0
-    return NumberSizes(2, 2, 2, 2, 2, copies, 4, 4, 12, again=int(gated and megatron))
+    copies, again = 2 if layout.precision == "fp8" else 0, int(gated and megatron)
+    return NumberSizes(2, 2, 2, 2, 2, copies, 4, 4, 12, again=again, rotated=rotated * (not megatron))

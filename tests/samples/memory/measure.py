@@ -40,6 +40,9 @@ class Case(NamedTuple):
     bf16: bool = True
     recompute: bool = False
     micro_batches: int = 1
+    model: str = "gpt2"
+    kv_heads: int = 0
+    ffn: int = 0
 
 
 GPT2, MEDIUM, LARGE, XL = (12, 12, 768), (24, 16, 1024), (36, 20, 1280), (48, 25, 1600)
@@ -51,6 +54,13 @@ CASES = [
     *(Case(6, 6, 384, 256, 100, "ddp", 1, size) for size in (16, 64)),
     *(Case(12, 12, 768, context, 50257, "ddp", 1, size) for context, size in ((8192, 4), (4096, 8))),
 ]  # fmt: skip  # rows, as they are read
+
+# python measure.py llama > measured_llama.csv
+OF_LLAMA = [
+    Case(8, 8, 512, 512, 2000, "ddp", 1, 8, bf16, recompute, 1, "llama", kv_heads, 1408)
+    for kv_heads in (0, 2)
+    for bf16, recompute in ((True, False), (False, False), (True, True))
+]
 
 
 class Live(TorchDispatchMode):
@@ -86,6 +96,7 @@ def peak(case: Case) -> int:
     config = Config(
         layers=case.layers, heads=case.heads, width=case.width, context=case.context, bf16=case.bf16,
         strategy="single", batch=batch, micro_batch=case.micro_batch, recompute=case.recompute,
+        model=case.model, kv_heads=case.kv_heads, ffn=case.ffn,
     )  # fmt: skip  # rows, as they are read
     options = (config, case.vocabulary, case.bf16, case.recompute)
     strategies.Strategy._make_part = lambda *_: GPT(*options)  # fake ones cannot be moved
@@ -104,7 +115,7 @@ def peak(case: Case) -> int:
 def main() -> None:
     rows = csv.writer(sys.stdout, lineterminator="\n")
     rows.writerow((*Case._fields, "bytes", "torch"))
-    for case in CASES:
+    for case in OF_LLAMA if sys.argv[1:] == ["llama"] else CASES:
         rows.writerow((*case, peak(case), torch.__version__))
         sys.stdout.flush()
 

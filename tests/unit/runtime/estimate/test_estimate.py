@@ -92,6 +92,14 @@ def test_memory_of_the_packaged_gpt_is_what_was_measured(row: dict[str, str], ca
     assert make_estimate(case).values["G"] == pytest.approx(int(row["bytes"]), rel=0.05)
 
 
+@pytest.mark.parametrize(("row", "case"), estimate_page.measured_llama())
+def test_memory_of_the_packaged_llama_is_what_was_measured_but_for_rmsnorm(row: dict[str, str], case: Case) -> None:
+    """On CPUs it keeps its result in fp32 besides, of each layer's two and the last, or of one layer at a time."""
+    kept = 2 * (1 if row["recompute"] == "True" else case.model.layers) + 1
+    of_cpus = kept * 4 * 8 * 512 * 512
+    assert make_estimate(case).values["G"] + of_cpus == pytest.approx(int(row["bytes"]), rel=0.05)
+
+
 @pytest.mark.parametrize("row", estimate_page.measured_host(), ids=lambda row: f"{row['strategy']}-{row['bf16']}")
 def test_host_memory_of_the_packaged_gpt_is_what_was_measured(row: dict[str, str]) -> None:
     """Measured by tests/samples/memory/measure_host.py, with the model of 4 layers of 512."""
