@@ -27,13 +27,15 @@ def make_job(script: BatchScript) -> BatchJob:
     remarks = list(script.remarks)
     sizes = _sizes(script)
     nodes, tasks = _layout(sizes, launch, remarks)
-    found = _translate(launch.program)
-    is_translated = found.by in SPAWNERS and not (found.untranslated or found.prefix or found.command == launch.program)
-    command = found.command if is_translated else launch.program
-    ranks = _ranks(found, nodes, tasks, launch, remarks)
+    translated = _translate(launch.program)
+    is_translated = translated.by in SPAWNERS and not (
+        translated.untranslated or translated.prefix or translated.command == launch.program
+    )
+    command = translated.command if is_translated else launch.program
+    ranks = _ranks(translated, nodes, tasks, launch, remarks)
     options = [*script.request.options, *_mounts(launch)]
-    options += ["--nodes", str(nodes)] if found.hostfile and not is_translated else []
-    env = _environment({**launch.env, **dict(_pair(text) for text in found.env if "=" in text)}, launch, remarks)
+    options += ["--nodes", str(nodes)] if translated.hostfile and not is_translated else []
+    env = _environment({**launch.env, **dict(_pair(text) for text in translated.env if "=" in text)}, launch, remarks)
     image = _image(launch, options, remarks)
     reason = "not known here: the program gets it as it is written"
     remarks.extend(Remark(launch.line, unknown, reason) for word in command for unknown in unknown_in(word))
@@ -41,7 +43,7 @@ def make_job(script: BatchScript) -> BatchJob:
         line=launch.line,
         image=image,
         command=tuple(map(as_written, command)),
-        launcher=_launcher(found, launch, is_translated=is_translated),
+        launcher=_launcher(translated, launch, is_translated=is_translated),
         nodes=nodes,
         gpus_per_node=_gpus(sizes, script, nodes, tasks),
         ranks_per_node=ranks,
@@ -91,17 +93,21 @@ def _layout(sizes: Mapping[str, str], launch: Launch, remarks: list[Remark]) -> 
     return nodes, max(1, tasks // nodes)
 
 
-def _ranks(found: TranslatedCommand, nodes: int, tasks: Optional[int], launch: Launch, remarks: list[Remark]) -> Count:
+def _ranks(
+    translated: TranslatedCommand, nodes: int, tasks: Optional[int], launch: Launch, remarks: list[Remark]
+) -> Count:
     """Ranks per node: those that the program starts itself, else a node's tasks."""
-    if not found.by:
+    if not translated.by:
         return tasks or "auto"
     if tasks and tasks > 1:
-        remarks.append(Remark(launch.line, launch.text, f"{found.by} started ranks in each of {tasks} tasks of a node"))
-    if found.ranks_per_node:
-        return found.ranks_per_node
-    if found.ranks and found.ranks % nodes == 0:
-        return found.ranks // nodes
-    return 1 if found.by in _ONE_RANK else "auto"
+        remarks.append(
+            Remark(launch.line, launch.text, f"{translated.by} started ranks in each of {tasks} tasks of a node")
+        )
+    if translated.ranks_per_node:
+        return translated.ranks_per_node
+    if translated.ranks and translated.ranks % nodes == 0:
+        return translated.ranks // nodes
+    return 1 if translated.by in _ONE_RANK else "auto"
 
 
 def _gpus(sizes: Mapping[str, str], script: BatchScript, nodes: int, tasks: Optional[int]) -> Count:
@@ -128,11 +134,11 @@ def _translate(program: tuple[str, ...]) -> TranslatedCommand:
             return TranslatedCommand(program)
 
 
-def _launcher(found: TranslatedCommand, launch: Launch, *, is_translated: bool) -> str:
+def _launcher(translated: TranslatedCommand, launch: Launch, *, is_translated: bool) -> str:
     if is_translated:
-        return found.launcher
+        return translated.launcher
     by_mpi = launch.mpi.startswith("pm") or launch.starter not in ("", "srun")
-    return "mpi" if by_mpi and not found.by else "auto"
+    return "mpi" if by_mpi and not translated.by else "auto"
 
 
 def _mounts(launch: Launch) -> list[str]:

@@ -18,13 +18,13 @@ def read_request(text: str) -> Request:
     """The request of a script."""
     request = Request()
     for number, line, is_read in _lines(text):
-        found = _DIRECTIVE.fullmatch(line)
-        if not found:
+        directive = _DIRECTIVE.fullmatch(line)
+        if not directive:
             continue
-        scheduler = _SCHEDULERS[found[1]]
+        scheduler = _SCHEDULERS[directive[1]]
         request.scheduler = request.scheduler or scheduler
         try:
-            words = shlex.split(found[2] or "", comments=True)
+            words = shlex.split(directive[2] or "", comments=True)
         except ValueError:
             request.remarks.append(Remark(number, line, "its quotes do not match"))
             continue

@@ -150,12 +150,12 @@ def _assign(shell: _Shell, statement: Statement, first: str) -> bool:
     if not exports and not all(map(_ASSIGNMENT.fullmatch, texts)):
         return False
     for text in texts:
-        found = _ASSIGNMENT.fullmatch(text)
-        name = found[1] if found else text
-        if found:
-            before = (shell.variables.values.get(name) or "") if found[2] else ""
-            shell.variables.assign(name, before + found[3])
-            if shell.depth or not is_known(found[3]):
+        assignment = _ASSIGNMENT.fullmatch(text)
+        name = assignment[1] if assignment else text
+        if assignment:
+            before = (shell.variables.values.get(name) or "") if assignment[2] else ""
+            shell.variables.assign(name, before + assignment[3])
+            if shell.depth or not is_known(assignment[3]):
                 shell.variables.values[name] = None
         if first == "export" or (exports and "-x" in texts):
             _export(shell, statement, name)

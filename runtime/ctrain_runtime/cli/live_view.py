@@ -52,16 +52,16 @@ def rows(view: View, now: float, columns: int, blocks: str = BLOCKS) -> list[Row
     """The rows for a terminal of so many columns."""
     columns -= LABEL_COLUMNS if columns >= MIN_LABELED else 0
     shown = progress(view.metrics, view.left, blocks, columns) if view.metrics else ""
-    found = [
+    fields = [
         Row("run", f"{view.run}  {_state(view, now)}", "bold"),
         Row("progress", shown, "green"),
         Row(f"{view.unit}s", _ranks(view)),
         *(Row("news" if number == 0 else "", line, "yellow") for number, line in enumerate(view.news[-NEWS:])),
     ]
-    return [row for row in found if row.text]
+    return [row for row in fields if row.text]
 
 
-def paint(found: Sequence[Row], columns: int) -> list[str]:
+def paint(lines: Sequence[Row], columns: int) -> list[str]:
     """The rows as text with escape sequences, none wider than `columns`. NO_COLOR is heeded."""
     from rich.console import Console
 
@@ -75,11 +75,11 @@ def paint(found: Sequence[Row], columns: int) -> list[str]:
         emoji=False,
     )
     with console.capture() as capture:
-        console.print(table(found, columns))
+        console.print(table(lines, columns))
     return capture.get().splitlines()
 
 
-def table(found: Sequence[Row], columns: int) -> Any:
+def table(lines: Sequence[Row], columns: int) -> Any:
     """The rows as rich's table: each is one line, cut where the terminal ends."""
     from rich.table import Table
     from rich.text import Text
@@ -89,7 +89,7 @@ def table(found: Sequence[Row], columns: int) -> Any:
     if labeled:
         grid.add_column(width=LABEL_COLUMNS)
     grid.add_column(no_wrap=True)
-    for row in found:
+    for row in lines:
         cell = Text(one_line(row.text), style=row.style, no_wrap=True, overflow="ellipsis")
         grid.add_row(*([Text(row.label, style="dim")] if labeled else []), cell)
     return grid

@@ -77,8 +77,8 @@ def write(output: str, name: str, content: str) -> int:
 
 def subjects_of(args: argparse.Namespace) -> list[Subject]:
     """The runs that are named, each once. Raises CtrainError."""
-    found = looked_at(args)
-    return [examine(_where_it_is(each.run, path), each.record, in_words(each)) for path, each in found]
+    runs = looked_at(args)
+    return [examine(_where_it_is(each.run, path), each.record, in_words(each)) for path, each in runs]
 
 
 def looked_at(args: argparse.Namespace) -> list[tuple[Path, RunState]]:

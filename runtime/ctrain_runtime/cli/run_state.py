@@ -91,23 +91,23 @@ def _state(record: Record, status: Status) -> str:
     return f"{ending.value} ({record.exit.code})" if ending in (Ending.FAILED, Ending.REFUSED) else ending.value
 
 
-def in_words(found: RunState) -> str:
+def in_words(of_run: RunState) -> str:
     """The state with its reason, and how long the run has taken or may still take."""
-    status, ended = found.status, found.record.exit
+    status, ended = of_run.status, of_run.record.exit
     if ended:
-        took = f" after {format_duration(found.elapsed)}" if found.elapsed is not None else ""
-        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word.partition(",")[0] else "")
+        took = f" after {format_duration(of_run.elapsed)}" if of_run.elapsed is not None else ""
+        return f"{of_run.word}{took}" + (f": {ended.reason}" if ended.reason != of_run.word.partition(",")[0] else "")
     if status.phase == "waiting":
         reason = f" ({status.word})" if status.word not in ("", "None") else ""
         start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
         return f"waiting{reason}{start}"
-    limit = found.run.plan.size.time_limit
+    limit = of_run.run.plan.size.time_limit
     of = f" of {format_limit(limit)}" if limit is not None else ""
-    ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
-    left = f", {format_duration(found.left)} left" if found.left is not None else ""
+    ran = f" for {format_duration(of_run.elapsed)}{of}" if of_run.elapsed is not None else ""
+    left = f", {format_duration(of_run.left)} left" if of_run.left is not None else ""
     return (
         f"running{ran}{left}"
-        if found.word.startswith("running")
+        if of_run.word.startswith("running")
         else f"unknown{', if it goes on' + ran + left if ran else ''}"
     )
 
@@ -115,7 +115,7 @@ def in_words(found: RunState) -> str:
 def last_metrics(run: Path) -> Mapping[str, Any]:
     """The last record of metrics.jsonl with a step and a loss; {} without one."""
     lines = shared_files.last_lines(run / run_files.METRICS)
-    return last_with_loss([found for found in map(parse_object, lines) if found]) or {}
+    return last_with_loss([record for record in map(parse_object, lines) if record]) or {}
 
 
 def _remaining(path: Path, last: Mapping[str, Any], begun: Optional[float], now: float) -> Optional[float]:

@@ -115,13 +115,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.action:
         due = list(_named(args.wanted, parents) if args.action == "rm" else _old(args, parents))
         return _remove(args, due, parents)
-    found = _listed(args, parents)
+    listed = _listed(args, parents)
     if args.json:
-        print_line(json.dumps({"runs": [dataclasses.asdict(each.record) for each in found]}, indent=2))
-    elif found:
-        names = Counter(each.record.run for each in found)
-        print_line(table(HEAD, [_row(each, is_unique=names[each.record.run] == 1) for each in found], widest=WIDEST))
-        for each in found:
+        print_line(json.dumps({"runs": [dataclasses.asdict(each.record) for each in listed]}, indent=2))
+    elif listed:
+        names = Counter(each.record.run for each in listed)
+        print_line(table(HEAD, [_row(each, is_unique=names[each.record.run] == 1) for each in listed], widest=WIDEST))
+        for each in listed:
             if each.word == "unknown" and each.status.note:
                 print_line(f"{each.record.run}: {each.status.note}", sys.stderr)
     elif not next(list_runs(*parents), None):
@@ -137,14 +137,14 @@ def _listed(args: argparse.Namespace, parents: Sequence[Path]) -> list[RunState]
     if not (args.all or args.since or args.state):
         paths = paths[:SHOWN]
     earliest = time.time() - _seconds(args.since) if args.since else 0.0
-    found = []
+    states = []
     with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
         for path, result in zip(paths, pool.map(try_look, paths)):
             if isinstance(result, CtrainError):  # of an older ctrain, or damaged: it does not hide the others
                 print_line(f"{path.name}: {result}", sys.stderr)
             elif _moment(result.record.created) >= earliest and result.word.startswith(args.state):
-                found.append(result)
-    return found if args.all else found[:SHOWN]
+                states.append(result)
+    return states if args.all else states[:SHOWN]
 
 
 def try_look(path: Path) -> Union[RunState, CtrainError]:
@@ -155,17 +155,17 @@ def try_look(path: Path) -> Union[RunState, CtrainError]:
         return error
 
 
-def _row(found: RunState, *, is_unique: bool) -> tuple[str, ...]:
-    shown = found.record
+def _row(of_run: RunState, *, is_unique: bool) -> tuple[str, ...]:
+    shown = of_run.record
     hosts = shown.nodes[0] if len(shown.nodes) == 1 else pluralize(len(shown.nodes), "node")
-    measures = {key: value for key, value in found.metrics.items() if key in SHOWN_METRICS}
+    measures = {key: value for key, value in of_run.metrics.items() if key in SHOWN_METRICS}
     return (
         shown.run if is_unique else shown.run_directory,
-        found.word,
+        of_run.word,
         shown.attempts[-1].name if shown.attempts else "-",
         hosts if shown.nodes else "-",
         str(shown.world_size),
-        "-" if found.elapsed is None else format_duration(found.elapsed),
+        "-" if of_run.elapsed is None else format_duration(of_run.elapsed),
         shown.created[: len("2026-11-22T04:58")].replace("T", " "),
         last_words(measures),
     )
@@ -188,12 +188,12 @@ def _old(args: argparse.Namespace, parents: Sequence[Path]) -> Iterator[Removabl
             ended = record.load(path).end
             if path.is_symlink() or not ended or _moment(ended) > latest:
                 continue
-            found = check(path, list_runs(*parents))
+            removable = check(path, list_runs(*parents))
         except CtrainError as error:
             print_line(f"kept {path.name}: {error}", sys.stderr)
             continue
-        if args.checkpoints or not found.has_checkpoint:
-            yield found
+        if args.checkpoints or not removable.has_checkpoint:
+            yield removable
 
 
 def _remove(args: argparse.Namespace, due: Sequence[Removable], parents: Sequence[Path]) -> int:

@@ -40,43 +40,43 @@ def execute(args: argparse.Namespace) -> int:
         runs = sweep_view.rows(sweep)
         print_line(sweep_view.as_json(sweep, runs) if args.json else sweep_view.describe(runs))
         return 0
-    found = look(pick_up(chosen_run(args)))
-    print_line(json.dumps(_as_data(found), indent=2) if args.json else describe(found))
+    state = look(pick_up(chosen_run(args)))
+    print_line(json.dumps(_as_data(state), indent=2) if args.json else describe(state))
     return 0
 
 
-def describe(found: RunState, *, with_output: bool = True) -> str:
+def describe(state: RunState, *, with_output: bool = True) -> str:
     """The state of a run in a few aligned rows, with its last line of output."""
-    hosts, up = _ranks(found)
-    plan, record = found.run.plan, found.record
+    hosts, up = _ranks(state)
+    plan, record = state.run.plan, state.record
     named = f"{', '.join(hosts[:NODES_NAMED])}{', ...' if len(hosts) > NODES_NAMED else ''}"
     where = f"{named}: {up} of {plan.recorded_ranks} {plan.unit}s started" if hosts else f"{plan.size.nodes} requested"
-    again = f", started {found.starts} times" if found.starts > 1 else ""
+    again = f", started {state.starts} times" if state.starts > 1 else ""
     attempts = f", attempt {len(record.attempts)}" if len(record.attempts) > 1 else ""
-    eta = f", ETA {format_duration(found.eta)}" if found.eta else ""
-    progress = last_words(found.metrics)
+    eta = f", ETA {format_duration(state.eta)}" if state.eta else ""
+    progress = last_words(state.metrics)
     rows = (
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
-        ("state", in_words(found)),
+        ("state", in_words(state)),
         ("job", f"{record.attempts[-1].name}{attempts}{again}" if record.attempts else ""),
         ("nodes", where),
         ("progress", f"{progress}{eta}" if progress else ""),
-        ("hang", "" if record.exit else hangs.standing(found.run.path)),
-        ("output", "" if record.exit or not with_output else _last_output(found)),
-        ("note", found.status.note),
+        ("hang", "" if record.exit else hangs.standing(state.run.path)),
+        ("output", "" if record.exit or not with_output else _last_output(state)),
+        ("note", state.status.note),
     )
     return "\n".join(f"{key:<10}{value}" for key, value in rows if value)
 
 
-def _ranks(found: RunState) -> tuple[list[str], int]:
+def _ranks(state: RunState) -> tuple[list[str], int]:
     """The nodes, and how many ranks have started."""
-    started = [rank for rank in ranks.from_events(events.read_node_events(found.run.path)) if not rank.refusal]
-    return list(found.record.nodes) or ranks.hosts(started), len(started)
+    started = [rank for rank in ranks.from_events(events.read_node_events(state.run.path)) if not rank.refusal]
+    return list(state.record.nodes) or ranks.hosts(started), len(started)
 
 
-def _last_output(found: RunState) -> str:
+def _last_output(state: RunState) -> str:
     """The last line of rank 0, and when it came."""
-    log = found.run.path / run_files.rank_log(0, 0, found.run.plan.recorded_ranks)
+    log = state.run.path / run_files.rank_log(0, 0, state.run.plan.recorded_ranks)
     lines = [line for line in shared_files.last_lines(log) if line.strip()]
     with suppress(OSError):
         ago = format_duration(max(0.0, time.time() - log.stat().st_mtime))
@@ -85,26 +85,26 @@ def _last_output(found: RunState) -> str:
     return ""
 
 
-def _as_data(found: RunState) -> dict[str, Any]:
-    hosts, up = _ranks(found)
-    plan, record = found.run.plan, found.record
+def _as_data(state: RunState) -> dict[str, Any]:
+    hosts, up = _ranks(state)
+    plan, record = state.run.plan, state.record
     return {
         "run": plan.run,
         "run_directory": plan.run_directory,
-        "state": found.word,
-        "reason": record.exit.reason if record.exit else found.status.word,
+        "state": state.word,
+        "reason": record.exit.reason if record.exit else state.status.word,
         "exit_code": record.exit.code if record.exit else None,
-        "note": found.status.note,
-        "starts_at": found.status.starts_at,
+        "note": state.status.note,
+        "starts_at": state.status.starts_at,
         "job": record.attempts[-1].name if record.attempts else "",
         "attempts": len(record.attempts),
-        "starts": found.starts,
+        "starts": state.starts,
         "nodes": hosts,
         "ranks": plan.recorded_ranks,
         "ranks_started": up,
-        "elapsed_seconds": found.elapsed,
-        "left_seconds": found.left,
-        "eta_seconds": found.eta,
-        "metrics": found.metrics,
-        "hang": "" if record.exit else hangs.standing(found.run.path),
+        "elapsed_seconds": state.elapsed,
+        "left_seconds": state.left,
+        "eta_seconds": state.eta,
+        "metrics": state.metrics,
+        "hang": "" if record.exit else hangs.standing(state.run.path),
     }

@@ -31,17 +31,19 @@ def _row(group: Group, member: Member) -> Row:
     path = group.path(member)
     if not (path / run_files.PLAN).is_file():
         return member, REMOVED if member.job else NOT_SUBMITTED, None
-    found = try_look(path)
-    return (member, str(found), None) if isinstance(found, CtrainError) else (member, found.word, found)
+    state = try_look(path)
+    return (member, str(state), None) if isinstance(state, CtrainError) else (member, state.word, state)
 
 
-def describe(found: Sequence[Row]) -> str:
+def describe(of_sweep: Sequence[Row]) -> str:
     """The table, how many are in which state, and the run with the lowest loss."""
-    names = list(found[0][0].parameters)
-    lines = [(member.run, *member.parameters.values(), word, *_measures(state)) for member, word, state in found]
-    counts = Counter(word for _, word, _ in found)
-    total = f"{pluralize(len(found), 'run')}: {', '.join(f'{number} {word}' for word, number in counts.items())}"
-    return "\n".join([table(("run", *names, "state", "elapsed", "last"), lines, widest=WIDEST), total, *_best(found)])
+    names = list(of_sweep[0][0].parameters)
+    lines = [(member.run, *member.parameters.values(), word, *_measures(state)) for member, word, state in of_sweep]
+    counts = Counter(word for _, word, _ in of_sweep)
+    total = f"{pluralize(len(of_sweep), 'run')}: {', '.join(f'{number} {word}' for word, number in counts.items())}"
+    return "\n".join(
+        [table(("run", *names, "state", "elapsed", "last"), lines, widest=WIDEST), total, *_best(of_sweep)]
+    )
 
 
 def _measures(state: Optional[RunState]) -> tuple[str, str]:
@@ -50,9 +52,9 @@ def _measures(state: Optional[RunState]) -> tuple[str, str]:
     return "-" if state.elapsed is None else format_duration(state.elapsed), last_words(state.metrics)
 
 
-def _best(found: Sequence[Row]) -> list[str]:
+def _best(of_sweep: Sequence[Row]) -> list[str]:
     losses = [
-        (loss, member) for member, _, state in found if (loss := _loss(state.metrics if state else {})) is not None
+        (loss, member) for member, _, state in of_sweep if (loss := _loss(state.metrics if state else {})) is not None
     ]
     if len(losses) < 2:
         return []
@@ -66,7 +68,7 @@ def _loss(metrics: Mapping[str, Any]) -> Optional[float]:
     return float(loss) if type(loss) in (int, float) and not math.isnan(loss) else None
 
 
-def as_json(group: Group, found: Sequence[Row]) -> str:
+def as_json(group: Group, of_sweep: Sequence[Row]) -> str:
     runs = [
         {
             "run": member.run,
@@ -76,6 +78,6 @@ def as_json(group: Group, found: Sequence[Row]) -> str:
             "exit_code": state.record.exit.code if state and state.record.exit else None,
             "metrics": dict(state.metrics) if state else {},
         }
-        for member, word, state in found
+        for member, word, state in of_sweep
     ]
     return json.dumps({"group": group.name, "at_once": group.at_once, "runs": runs}, indent=2)

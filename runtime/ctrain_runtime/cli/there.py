@@ -95,13 +95,13 @@ def _parent(request: Mapping[str, Any]) -> Path:
 
 def _list(request: Mapping[str, Any]) -> dict[str, Any]:
     """The runs that are named, with their files."""
-    found = []
+    answer = []
     for path in chosen_runs(request["wanted"], parent_directories.searched(request["site"], request["runs"])):
         _, conclusion = refresh(pick_up(path))  # completes its record
         files, links = results.listed(path, request["names"])
         listed = {"files": [astuple(file) for file in files], "links": links}
-        found.append({"run": str(path), "ended": bool(conclusion), **listed})
-    return {"runs": found}
+        answer.append({"run": str(path), "ended": bool(conclusion), **listed})
+    return {"runs": answer}
 
 
 def _page(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,5 +46,5 @@ def detect_facts(cluster: Cluster, image: Image, engine: Engine, gpus: tuple[str
 def _umask() -> str:
     """From proc(5), which Linux before 4.7 does not tell: os.umask would change it, for all threads."""
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"(?m)^Umask:\s*([0-7]+)$", status)
-    return found[1][-3:] if found else ""
+    line = re.search(r"(?m)^Umask:\s*([0-7]+)$", status)
+    return line[1][-3:] if line else ""

@@ -96,10 +96,10 @@ def kinds(part: Partition) -> tuple[Partition, ...]:
     """The partition as far as each kind of its nodes goes, the usual one first."""
     if not part.others:
         return (part,)
-    found: dict[Kind, list[NodeGroup]] = {}
+    groups_of: dict[Kind, list[NodeGroup]] = {}
     for one in (*part.groups, *part.others):
-        found.setdefault(kind(one, uses_gpus=True), []).append(one)
-    first, *rest = (restrict(part, members, ()) for members in found.values())
+        groups_of.setdefault(kind(one, uses_gpus=True), []).append(one)
+    first, *rest = (restrict(part, members, ()) for members in groups_of.values())
     return replace(first, gpu_type=part.gpu_type), *rest
 
 

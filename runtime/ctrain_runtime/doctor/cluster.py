@@ -26,8 +26,8 @@ def check_cluster(site: Site) -> tuple[Optional[Cluster], list[Finding]]:
 
 def _check(site: Site, cluster: Cluster) -> Iterator[Finding]:
     of_kinds = {part.name: kinds(part) for part in cluster.partitions}
-    nodes = {name: sum(kind.nodes for kind in found) for name, found in of_kinds.items()}
-    idle = {name: sum(kind.idle or 0 for kind in found) for name, found in of_kinds.items()}
+    nodes = {name: sum(kind.nodes for kind in kinds_of_nodes) for name, kinds_of_nodes in of_kinds.items()}
+    idle = {name: sum(kind.idle or 0 for kind in kinds_of_nodes) for name, kinds_of_nodes in of_kinds.items()}
     usable = [name for name in nodes if nodes[name]]
     if (cluster.partitions or cluster.closed) and not usable:
         closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)

@@ -27,54 +27,54 @@ SEVERAL_NODES = 2
 def check_image(reference: str, selected: SelectedSite, cluster: Cluster) -> Iterator[Finding]:
     """Whether the image that `--image` means exists, is trusted and fits."""
     try:
-        found, notes = select_image.select((reference,), selected, lambda _what, _progress: None, dry_run=True)
-        if not found.path.exists():
+        selection, notes = select_image.select((reference,), selected, lambda _what, _progress: None, dry_run=True)
+        if not selection.path.exists():
             yield Finding(
                 "image", "warn", "; ".join(notes), f"Pull it by running it: ctrain run --image {reference} ..."
             )
             return
-        if not found.foreign:
-            image.check_size(found.path, found.manifest)
+        if not selection.foreign:
+            image.check_size(selection.path, selection.manifest)
     except CtrainError as error:
         yield Finding("image", "fail", error.message, error.hint)
         return
-    name = f"{found.manifest.name} {found.manifest.version}".rstrip()
-    yield Finding("image", "ok", "; ".join((f"{name} ({found.path})", *notes)))
-    yield _check_nodes(cluster, found)
-    yield from _check_layers(selected.site, found)
-    yield _check_mpi(selected.site, cluster, found)
+    name = f"{selection.manifest.name} {selection.manifest.version}".rstrip()
+    yield Finding("image", "ok", "; ".join((f"{name} ({selection.path})", *notes)))
+    yield _check_nodes(cluster, selection)
+    yield from _check_layers(selected.site, selection)
+    yield _check_mpi(selected.site, cluster, selection)
 
 
-def _check_nodes(cluster: Cluster, found: Image) -> Finding:
+def _check_nodes(cluster: Cluster, chosen: Image) -> Finding:
     """By architecture, GPUs, driver and C library: of partitions; in a job, or without a cluster, of this machine."""
-    needs_gpus = "cuda" in found.manifest.software
+    needs_gpus = "cuda" in chosen.manifest.software
     if cluster.partitions and not cluster.allocation:
         nodes = [each for part in cluster.partitions for each in _nodes(part) if each.gpus or not needs_gpus]
     else:
         nodes = [find_nodes(JobFit(JobSize(1, 1, gpus_per_node=machine.count_gpus())))]
-    problems = {one.name: admission.refusal(found.manifest, one) for one in nodes}
+    problems = {one.name: admission.refusal(chosen.manifest, one) for one in nodes}
     fitting = [name for name, problem in problems.items() if not problem]
     reasons = dict.fromkeys(problem for problem in problems.values() if problem)
     if not fitting:
         return Finding("nodes", "fail", "; ".join(reasons) or "no partition has GPUs", "Find another: ctrain images")
-    notes = [note for one in nodes if one.name in fitting for note in admission.notes(found.manifest, one)]
+    notes = [note for one in nodes if one.name in fitting for note in admission.notes(chosen.manifest, one)]
     return Finding("nodes", "ok", "; ".join((f"fits {', '.join(fitting)}", *notes, *reasons)))
 
 
 def _nodes(part: Partition) -> Iterator[NodeFacts]:
     """What is known of each kind of a partition's nodes."""
-    found = kinds(part)
-    for one in found:
+    kinds_of_nodes = kinds(part)
+    for one in kinds_of_nodes:
         nodes = admission.nodes_of(one, use_gpus=True)
         kind = ", ".join(filter(None, (*nodes.gpus, nodes.arch))) or "without GPUs"
-        yield replace(nodes, name=f"{nodes.name} ({kind})") if len(found) > 1 else nodes
+        yield replace(nodes, name=f"{nodes.name} ({kind})") if len(kinds_of_nodes) > 1 else nodes
 
 
-def _check_layers(site: Site, found: Image) -> Iterator[Finding]:
+def _check_layers(site: Site, chosen: Image) -> Iterator[Finding]:
     """By starting a container, where this machine has the engine."""
     try:
         engine, _ = site_engine.find(site)
-        ignored = facts.detect_facts(Cluster(), found, engine).ignores_layers
+        ignored = facts.detect_facts(Cluster(), chosen, engine).ignores_layers
     except EngineError:
         return  # a finding of its own
     if ignored:

@@ -131,9 +131,9 @@ def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
     versions = payload.text("versions.py")
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
     lines = output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
-    found: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
-    found.update(last_object(lines))
-    return {name: found[name] for name in sorted(_NAMES & found.keys()) if _is_value(found[name])}
+    software: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
+    software.update(last_object(lines))
+    return {name: software[name] for name in sorted(_NAMES & software.keys()) if _is_value(software[name])}
 
 
 def _is_value(value: object) -> bool:
@@ -148,10 +148,10 @@ def _labels(image: Path, engine: Engine) -> dict[str, str]:
     if not isinstance(attributes, dict):
         return {}
     labels, script = attributes.get("labels"), attributes.get("runscript")
-    found = labels if isinstance(labels, dict) else {}
+    named = labels if isinstance(labels, dict) else {}
     if isinstance(script, str) and (entry := re.search(r"""(?m)^OCI_ENTRYPOINT='(.+)'$""", script)):
-        found = {ENTRY_POINT: entry[1].replace('"', ""), **found}
-    pairs = list(found.items())[:_MAX_LABELS]
+        named = {ENTRY_POINT: entry[1].replace('"', ""), **named}
+    pairs = list(named.items())[:_MAX_LABELS]
     return {_printable(name): _printable(value) for name, value in pairs if isinstance(value, str)}
 
 

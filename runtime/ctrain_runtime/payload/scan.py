@@ -115,13 +115,13 @@ class Processes:
 
     def connections(self) -> Dict[str, Connection]:
         """The established TCP connections of this network namespace, by inode (man 5 proc)."""
-        found = {}
+        by_inode = {}
         for name in ("tcp", "tcp6"):
             for line in self._read("net", name).decode("ascii", "replace").splitlines()[1:]:
                 fields = line.split()
                 if len(fields) > 9 and fields[3] == ESTABLISHED:
-                    found[fields[9]] = (_address(fields[1]), _address(fields[2]))
-        return found
+                    by_inode[fields[9]] = (_address(fields[1]), _address(fields[2]))
+        return by_inode
 
     def _read(self, *names: str) -> bytes:
         try:
@@ -162,16 +162,16 @@ class Names:
 def meeting_points(environment: Dict[str, str], names: Names) -> Set[Address]:
     """Where a process with these variables meets the others: at torch's rendezvous, or at the PMIx server of its node
     (tcp4://127.0.0.1:PORT in PMIX_SERVER_URI and the like), which knows only ranks of this world."""
-    found = set()
+    points = set()
     port = environment.get("MASTER_PORT", "")
     if port.isdigit():
-        found |= {(address, int(port)) for address in names.addresses(environment.get("MASTER_ADDR", ""))}
+        points |= {(address, int(port)) for address in names.addresses(environment.get("MASTER_ADDR", ""))}
     for name, value in environment.items():
         if name.startswith("PMIX_SERVER_URI"):
             match = re.search(r"tcp4?://([0-9.]+):(\d+)", value)
             if match:
-                found.add((match.group(1), int(match.group(2))))
-    return found
+                points.add((match.group(1), int(match.group(2))))
+    return points
 
 
 def members(environment: Dict[str, str]) -> Iterator[Member]:
@@ -195,7 +195,7 @@ class Ranks:
     def find(self, processes: Processes) -> Dict[Key, List[int]]:
         """The processes of each rank, its first one before the others. Where the command starts the ranks, they are
         whatever it says: the first processes that have the number of one."""
-        found: Dict[Key, List[int]] = {}
+        ranks: Dict[Key, List[int]] = {}
         for pid in [pid for pid in processes.parents if self._is_task(processes, pid)]:
             pending = [] if self._is_task(processes, processes.parents[pid]) else [pid]
             given = set(members(processes.environment(pid))) if self.are_started_inside else set()
@@ -205,8 +205,8 @@ class Ranks:
                 if key is None:
                     pending += processes.children.get(pid, ())
                 else:
-                    found.setdefault(key, []).extend(processes.below(pid))
-        return found
+                    ranks.setdefault(key, []).extend(processes.below(pid))
+        return ranks
 
     def joined(self, processes: Processes, ranks: Dict[Key, List[int]]) -> Set[Key]:
         """The ranks that hold a connection to their meeting point, to another rank here, or to another host of the
@@ -223,14 +223,14 @@ class Ranks:
             for key, pids in ranks.items()
         }
         owners = {connection: key for key, every in held.items() for connection in every}
-        found = set()
+        connected = set()
         for key, every in held.items():
             points = meeting_points(processes.environment(ranks[key][0]), self._names)
             for local, remote in every:
                 peer = owners.get((remote, local), key)
                 if points & {local, remote} or peer != key or self._is_other_host(remote[0]):
-                    found.add(key)
-        return found
+                    connected.add(key)
+        return connected
 
     def _strays(self, processes: Processes, ranks: Dict[Key, List[int]]) -> Set[int]:
         """The processes of nested worlds of several ranks that meet in one place by chance: each deepspeed takes port
@@ -265,7 +265,7 @@ class Ranks:
         """
         given = processes.environment(pids[0])  # below mpirun without RANK, which rank.sh adds
         own = {member.family for member in members(given)}
-        found: Dict[Tuple[Any, ...], Dict[int, int]] = {}
+        worlds: Dict[Tuple[Any, ...], Dict[int, int]] = {}
         inner: Set[int] = set()
         for pid in pids:
             if processes.parents.get(pid) in inner or SPAWNED in processes.words(pid):
@@ -274,10 +274,10 @@ class Ranks:
             for member in members(processes.environment(pid)):
                 meeting = tuple(given.get(name, "") for name in member.family.meeting)
                 if meeting != member.meeting if any(member.meeting) else member.family not in own:
-                    found.setdefault((member.family, member.size, member.meeting), {})[member.local] = pid
+                    worlds.setdefault((member.family, member.size, member.meeting), {})[member.local] = pid
                     inner.add(pid)
         # A part of a larger world, as of torchrun that meets the one of another rank, is none of its own.
-        return {key: by_local for key, by_local in found.items() if len(by_local) >= key[1]}
+        return {key: by_local for key, by_local in worlds.items() if len(by_local) >= key[1]}
 
     def _is_other_host(self, address: str) -> bool:
         """Whether an address is that of another host of the run."""
@@ -390,8 +390,8 @@ class Scan:
         return len(self._joined)
 
     def _look_for_nested(self, processes: Processes, ranks: Dict[Key, List[int]], now: float) -> None:
-        found = {key: self._ranks.nested(processes, pids) for key, pids in ranks.items()}
-        nested = {key: value for key, value in found.items() if value}
+        ranks_below = {key: self._ranks.nested(processes, pids) for key, pids in ranks.items()}
+        nested = {key: value for key, value in ranks_below.items() if value}
         self._since = {key: self._since.get(key, now) for key in nested}
         lasting = {key for key, since in self._since.items() if now - since >= NESTED_SECONDS}
         if set(nested) <= self._nested[0] and lasting <= self._nested[1]:

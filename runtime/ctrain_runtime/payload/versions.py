@@ -21,22 +21,22 @@ PACKAGES = ("torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy")
 
 
 def collect() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package) or "unknown"  # what is left of a removed package tells none
+            versions[package] = version(package) or "unknown"  # what is left of a removed package tells none
     for framework, facts in (("torch", torch_facts), ("tensorflow", tensorflow_facts)):
         if find_spec(framework):
             with suppress(Exception):  # whatever a broken one raises: the tests of the image will tell
-                found.update(facts())
+                versions.update(facts())
     mpirun = shutil.which("mpirun")
     if mpirun:
         printed = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
         loaded = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True).stdout
-        found["mpi"] = mpi_of_programs(mpi_name(printed), library_name(loaded))
+        versions["mpi"] = mpi_of_programs(mpi_name(printed), library_name(loaded))
         if hpcx := hpcx_version(os.environ, os.path.realpath(mpirun)):
-            found["hpcx"] = hpcx
-    return found
+            versions["hpcx"] = hpcx
+    return versions
 
 
 def mpi_name(printed: str) -> str:

@@ -122,8 +122,8 @@ def compiled_models(image: Manifest, names: Iterable[str]) -> tuple[str, ...]:
     """The models of the GPUs `names` that the image is compiled for, each once: for the same major capability, and an
     equal or lower minor one."""
     codes = [numbers(code) for code in image.requires.arch]
-    found = [(gpu.model, numbers(gpu.capability)) for gpu in map(identify, names) if gpu.capability]
-    compiled = (model for model, of in found if any(code[0] == of[0] and code <= of for code in codes))
+    capabilities = [(gpu.model, numbers(gpu.capability)) for gpu in map(identify, names) if gpu.capability]
+    compiled = (model for model, of in capabilities if any(code[0] == of[0] and code <= of for code in codes))
     return tuple(dict.fromkeys(compiled))
 
 

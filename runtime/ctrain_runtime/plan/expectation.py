@@ -112,10 +112,10 @@ def read_training(training: Training, command: Sequence[str], ranks: int) -> tup
     shape, spread = (resolve(key, values) for key, values in parts.items())
     if adapts := AT_MOST in spread:
         spread["micro_batch"] = spread.pop(AT_MOST)
-    found = config.load(Layout, spread, "training.layout")
+    loaded = config.load(Layout, spread, "training.layout")
     return (
         config.load(Model, shape, "training.model"),
-        found.with_fitting_micro_batch(ranks) if adapts else found,
+        loaded.with_fitting_micro_batch(ranks) if adapts else loaded,
         steps,
     )
 

@@ -115,7 +115,7 @@ class RegistryClient:
         return self._pages(f"{ref.api}_catalog", ref, "repositories")
 
     def _pages(self, url: str, ref: Reference, key: str) -> tuple[str, ...]:
-        found: dict[str, None] = {}  # a set with an order
+        collected: dict[str, None] = {}  # a set with an order
         url = f"{url}?n={self._page}"
         while True:
             answer = self._get(url, ref)
@@ -123,9 +123,9 @@ class RegistryClient:
             page = dict.fromkeys(map(str, names)) if isinstance(names, list) else {}
             links = requests.utils.parse_header_links(answer.headers.get("Link", ""))
             following = [link["url"] for link in links if link.get("rel") == "next"]
-            if not following or page.keys() <= found.keys():  # or it would lead us in circles
-                return tuple({**found, **page})
-            found.update(page)
+            if not following or page.keys() <= collected.keys():  # or it would lead us in circles
+                return tuple({**collected, **page})
+            collected.update(page)
             page_url = urlsplit(follow(url, following[0]))
             url = f"{origin(url)}{page_url.path}?{page_url.query}"  # whatever host it names: our login is for this one
 

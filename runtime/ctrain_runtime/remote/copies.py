@@ -97,7 +97,7 @@ def _is_old(path: Path) -> bool:
 
 def _named(names: Collection[str], parent: Path, but_for: Collection[Path] = ()) -> set[str]:
     """Those of some copies that a run is from, or may be."""
-    found = set[str]()
+    used = set[str]()
     for run in parent.iterdir() if names else ():
         if run in but_for:
             continue
@@ -107,5 +107,5 @@ def _named(names: Collection[str], parent: Path, but_for: Collection[Path] = ())
             continue
         except OSError:  # of another user
             return set(names)
-        found |= {name for name in names if f"/{CODE}/{name}" in text}
-    return found
+        used |= {name for name in names if f"/{CODE}/{name}" in text}
+    return used

@@ -103,12 +103,12 @@ def packages(subjects: Sequence[Subject]) -> tuple[list[tuple[str, ...]], list[s
 
 def _packages(image: PlannedImage) -> Optional[dict[str, str]]:
     try:
-        found = {name: version for (_, name), version in sbom.packages(Path(image.path)).items()}
+        versions = {name: version for (_, name), version in sbom.packages(Path(image.path)).items()}
     except CtrainError:
         return None
     for layer in image.layers:
-        found.update(layer.packages)
-    return found
+        versions.update(layer.packages)
+    return versions
 
 
 def rate(subject: Subject) -> Optional[tuple[str, float]]:
@@ -128,8 +128,13 @@ def scaling(subjects: Sequence[Subject]) -> list[Scale]:
     names = {row[0] for row in differing(subjects)}
     rates = [rate(subject) for subject in subjects]
     sizes = {subject.record.world_size for subject in subjects}
-    known = [(subject, found) for subject, found in zip(subjects, rates) if found]
-    if not names <= SIZES or len(sizes) < 2 or len(known) < len(subjects) or len({found[0] for _, found in known}) > 1:
+    known = [(subject, rate_of_run) for subject, rate_of_run in zip(subjects, rates) if rate_of_run]
+    if (
+        not names <= SIZES
+        or len(sizes) < 2
+        or len(known) < len(subjects)
+        or len({rate_of_run[0] for _, rate_of_run in known}) > 1
+    ):
         return []
     known.sort(key=lambda each: each[0].record.world_size)
     smallest, (_, least) = known[0]
@@ -137,9 +142,9 @@ def scaling(subjects: Sequence[Subject]) -> list[Scale]:
         Scale(
             subject.name,
             ranks := subject.record.world_size,
-            found[1],
-            found[1] / least,
-            found[1] / least / (ranks / smallest.record.world_size),
+            rate_of_run[1],
+            rate_of_run[1] / least,
+            rate_of_run[1] / least / (ranks / smallest.record.world_size),
         )
-        for subject, found in known
+        for subject, rate_of_run in known
     ]

@@ -45,7 +45,7 @@ def is_amount(key: str) -> bool:
 def tiles(subject: Subject) -> list[Row]:
     """The few numbers to see first."""
     size, curves = subject.run.plan.size, subject.metrics.curves
-    found = comparison.rate(subject)
+    rate = comparison.rate(subject)
     loss = curves["loss"].last if "loss" in curves else None
     accuracy = [(key, curve.last) for key, curve in curves.items() if "accuracy" in key and curve.last is not None]
     rows = [
@@ -54,7 +54,7 @@ def tiles(subject: Subject) -> list[Row]:
         ("last step", f"{subject.metrics.last_step:,.0f}" if subject.metrics.last_step is not None else ""),
         ("last loss", significant(loss) if loss is not None else ""),
         *((f"last {title_of(key)}", significant(value or 0.0)) for key, value in accuracy[:2]),
-        (f"median {rate_unit(found[0])}" if found else "", format_rate(found[1]) if found else ""),
+        (f"median {rate_unit(rate[0])}" if rate else "", format_rate(rate[1]) if rate else ""),
     ]
     return [row for row in rows if row[1]]
 

@@ -91,12 +91,12 @@ def _failure(run: Run, record: Record) -> Optional[Failure]:
 
 def _texts(directory: Path, pattern: str) -> tuple[tuple[str, str], ...]:
     """The texts of ranks in files, once where they are the same, as far as they fit."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     files = [path for path in directory.glob(pattern) if path.is_file()]
     for path in sorted(files, key=lambda path: (len(path.name), path.name)):
-        found.setdefault(read_text(path), []).append(path.stem)
+        texts.setdefault(read_text(path), []).append(path.stem)
     shown, left = [], TEXT_CHARACTERS
-    for text, names in found.items():
+    for text, names in texts.items():
         more = f" and {len(names) - RANKS_NAMED} more" if len(names) > RANKS_NAMED else ""
         if cut := text[:left]:
             shown.append((", ".join(names[:RANKS_NAMED]) + more, cut))

@@ -69,17 +69,17 @@ def _first_job(job: list[Event]) -> list[Event]:
     return job[: starts[1]] if len(starts) > 1 else job
 
 
-def _times(found: list[Event], stage: str, what: str, *, of_rank: bool = False) -> list[float]:
+def _times(recorded: list[Event], stage: str, what: str, *, of_rank: bool = False) -> list[float]:
     return [
         event.time
-        for event in found
+        for event in recorded
         if event.stage == stage and event.what == what and event.time and (event.rank is not None or not of_rank)
     ]
 
 
-def _first(found: list[Event], stage: str, what: str) -> Optional[float]:
-    return min(_times(found, stage, what), default=None)
+def _first(recorded: list[Event], stage: str, what: str) -> Optional[float]:
+    return min(_times(recorded, stage, what), default=None)
 
 
-def _last(found: list[Event], stage: str, what: str, *, of_rank: bool = False) -> Optional[float]:
-    return max(_times(found, stage, what, of_rank=of_rank), default=None)
+def _last(recorded: list[Event], stage: str, what: str, *, of_rank: bool = False) -> Optional[float]:
+    return max(_times(recorded, stage, what, of_rank=of_rank), default=None)

@@ -143,9 +143,9 @@ def is_undisturbed(run: Run) -> bool:
 def _interruption(run: Run, job: list[Event], nodes: list[Event]) -> Optional[Interruption]:
     """What has interrupted the run's programs. Of a job that may be queued again, job.sh has judged whether its program
     has left because of the warning before the time limit."""
-    found = interruption(job, nodes, run.plan.recorded_ranks)
+    cause = interruption(job, nodes, run.plan.recorded_ranks)
     is_judged = run.plan.program.is_requeued and not requeues.not_requeued(job)
-    return None if found and found.signal != "TERM" and is_judged else found
+    return None if cause and cause.signal != "TERM" and is_judged else cause
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:

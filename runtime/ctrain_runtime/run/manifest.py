@@ -59,13 +59,13 @@ def load(run: Path) -> Manifest:
 def code_digests(copy: Path) -> dict[str, str]:
     """The digests of the files in a run's copy of its code, as far as they can be read; {} if it has none. Neither byte
     code nor what is too large for code, as a program may write there."""
-    found = {}
+    digests = {}
     for path in sorted(copy.rglob("*")):
         with suppress(OSError):
             is_code = path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
             if is_code and path.stat().st_size <= MAX_CODE_BYTES:
-                found[str(path.relative_to(copy))] = file_digest(path)
-    return found
+                digests[str(path.relative_to(copy))] = file_digest(path)
+    return digests
 
 
 class TooLarge(Exception):
@@ -74,15 +74,15 @@ class TooLarge(Exception):
 
 def data_files(data: Path) -> dict[str, DataFile]:
     """The files of a data set by their names in it. Raises OSError, or TooLarge."""
-    begun, found = time.monotonic(), dict[str, DataFile]()
+    begun, files = time.monotonic(), dict[str, DataFile]()
     for path, status in _walk(data):
         seconds = time.monotonic() - begun
-        if len(found) == MAX_FILES or seconds > MAX_SECONDS:
+        if len(files) == MAX_FILES or seconds > MAX_SECONDS:
             raise TooLarge(f"more than {MAX_FILES:,} files, or than can be listed in {MAX_SECONDS:g} s")
         is_small = status.st_size <= MAX_DIGEST_BYTES and seconds < DIGEST_SECONDS
         name = path.name if path == data else str(path.relative_to(data))
-        found[name] = DataFile(status.st_size, status.st_mtime_ns, file_digest(path) if is_small else "")
-    return found
+        files[name] = DataFile(status.st_size, status.st_mtime_ns, file_digest(path) if is_small else "")
+    return files
 
 
 def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -108,8 +108,8 @@ def find_run(reference: str, *parents: Path) -> Path:
     if len(jobs) > 1:  # of other clusters, or after the scheduler began to count anew
         runs = ", ".join(run.name for run in jobs)
         raise DataError(f"job {reference} is of several runs: {runs}", "Name one of them")
-    for found in (*named, *jobs):
-        return found.resolve()
+    for candidate in (*named, *jobs):
+        return candidate.resolve()
     names = [run.name for run in list_runs(*parents)]
     hint = suggest(reference, names) or "List runs with: ctrain runs"
     raise DataError(f"run {reference!r} not found in {list_parents(parents)}", hint)

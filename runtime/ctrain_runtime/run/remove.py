@@ -59,8 +59,8 @@ def check(path: Path, all_runs: Iterable[Path]) -> Removable:
 def remove(run: Removable) -> None:
     """Remove the directory of a run. Raises CtrainError; what is left then is still a run."""
     try:
-        with os.scandir(run.path) as found:
-            entries = list(found)
+        with os.scandir(run.path) as listing:
+            entries = list(listing)
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)

@@ -82,8 +82,8 @@ def _locate(
 
         return foreign.locate(Path(reference), report), ()
     stores = [] if image.is_path(reference) else open_stores(site.store_dirs())
-    found = image.find_any_arch(references, stores)
-    return dataclasses.replace(found, path=found.path.absolute()), ()  # the run has another working directory
+    located = image.find_any_arch(references, stores)
+    return dataclasses.replace(located, path=located.path.absolute()), ()  # the run has another working directory
 
 
 def _examine(located: Image, report: Report) -> tuple[Image, str]:

@@ -79,9 +79,9 @@ def status(job_id: str) -> Status:
 
 def status_in_turn(job_id: str, plan: LaunchPlan) -> Status:
     """The same of a run that may wait for the end of another one."""
-    found = status(job_id)
-    waits = plan.placement.after and found.phase == "running" and not found.note and not _has_begun(plan)
-    return Status("waiting", f"for {name(plan.placement.after)}") if waits else found
+    current = status(job_id)
+    waits = plan.placement.after and current.phase == "running" and not current.note and not _has_begun(plan)
+    return Status("waiting", f"for {name(plan.placement.after)}") if waits else current
 
 
 def _has_begun(plan: LaunchPlan) -> bool:

@@ -132,7 +132,7 @@ def others_detected(site: Site) -> list[str]:
 
 def _detect() -> tuple[list[Layer], str]:
     """The layers of the site whose criteria all match; of several, the one with the most criteria."""
-    _, best, criteria = max(_matching(), key=lambda found: len(found[2]), default=("", [], ()))
+    _, best, criteria = max(_matching(), key=lambda match: len(match[2]), default=("", [], ()))
     return best or _load_layers(FALLBACK), f"detected: {', '.join(criteria) or 'no scheduler here'}"
 
 

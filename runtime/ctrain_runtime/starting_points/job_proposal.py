@@ -68,14 +68,14 @@ def fill(template: str, keys: Keys) -> str:
 def _of_script(path: Path, relative: str) -> Keys:
     """A script is run as it is: once per node if it starts ranks, else in each rank."""
     text = _COMMENTS.sub("", path.read_text(encoding="utf-8", errors="replace"))
-    found = translate.keep(("bash", "-c", text), requested=True)
-    if found.by and found.launcher != translate.NODE:
-        problem = f"{path.name} starts its program by {found.by}, which would run in each rank"
+    translated = translate.keep(("bash", "-c", text), requested=True)
+    if translated.by and translated.launcher != translate.NODE:
+        problem = f"{path.name} starts its program by {translated.by}, which would run in each rank"
         raise UsageError(problem, "Name that program, or remove it from the script")
-    starts = f"{path.name} starts ranks by {found.by}" if found.by else f"{path.name} starts no ranks"
+    starts = f"{path.name} starts ranks by {translated.by}" if translated.by else f"{path.name} starts no ranks"
     return {
-        "command": (["bash", relative], "once per node" if found.by else "in each rank"),
-        "launcher": (found.launcher or "auto", starts),
+        "command": (["bash", relative], "once per node" if translated.by else "in each rank"),
+        "launcher": (translated.launcher or "auto", starts),
     }
 
 

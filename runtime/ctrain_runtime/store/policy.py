@@ -77,28 +77,28 @@ def load(root: Path) -> Policy:
     path = root / FILE
     if is_gone(path):
         return Policy()
-    found = config.load(Policy, strict_yaml.read(path), str(path))
-    for channel, gates in found.channels.items():
+    policy = config.load(Policy, strict_yaml.read(path), str(path))
+    for channel, gates in policy.channels.items():
         _check_gates(path, channel, gates)
-        if gates.scan and found.scanner is None:
+        if gates.scan and policy.scanner is None:
             hint = f"Add: scanner: {{command: [grype, 'sbom:{SBOM}', --fail-on, high], clean: [0], findings: [2]}}"
             raise ConfigError(f"{path}: channels.{channel}: scan needs a scanner", hint)
-    for name, rule in found.retention.items():
+    for name, rule in policy.retention.items():
         _check_retention(f"{path}: retention.{name}", rule)
-    for event, argv in found.hooks.items():
+    for event, argv in policy.hooks.items():
         if event not in EVENTS or not argv:
             what = f"{path}: hooks.{event} must be the command of one of {', '.join(EVENTS)}"
             raise ConfigError(what, "As in: publish: [/usr/local/bin/tell-users, --quietly]")
-    if found.scanner:
-        _check_scanner(path, found.scanner)
-    return found
+    if policy.scanner:
+        _check_scanner(path, policy.scanner)
+    return policy
 
 
 def require_own(root: Path) -> None:
     """Raise ConfigError unless its commands may run as this user: others must not name them."""
     path = root / FILE
-    found = path.stat()
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+    owner = path.stat()
+    if owner.st_uid not in (0, os.geteuid()) or owner.st_mode & 0o022:
         hint = f"chown it to root or yourself, and: chmod go-w {path}"
         raise ConfigError(f"no command of {path} is run: somebody else can write to it", hint)
 

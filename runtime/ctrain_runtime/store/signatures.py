@@ -92,12 +92,12 @@ def keys(path: Path) -> list[str]:
 
     None of a file of which only a part is signed. Raises ImageUnusable.
     """
-    found: list[str] = []
+    identifiers: list[str] = []
     for entry in sif.read(path).entries if is_whole(path) else ():
         if entry.kind == sif.SIGNATURE:
             fingerprint = entry.extra[_ENTITY].hex().upper()
-            found.extend(_key_ids(sif.entry_bytes(path, entry)) or [fingerprint])
-    return list(dict.fromkeys(found))
+            identifiers.extend(_key_ids(sif.entry_bytes(path, entry)) or [fingerprint])
+    return list(dict.fromkeys(identifiers))
 
 
 def _key_ids(signature: bytes) -> list[str]:

@@ -62,13 +62,13 @@ def slow(names: List[str], rates: List[Tuple[int, int, float]], expected: float,
         best["receives"][receiver] = max(best["receives"][receiver], rate)
     usual = statistics.median(best["sends"] + best["receives"])
     floor = share * max(usual, expected)
-    found = {
+    slow_nodes = {
         name: " and ".join(f"{way} {rates[node]:.3g} GB/s" for way, rates in best.items() if rates[node] < floor)
         for node, name in enumerate(names)
     }
-    found = {name: how for name, how in found.items() if how}
-    if found and (len(names) == 2 or len(found) * 2 > len(names)):
-        nodes = " and ".join(names) if len(names) == 2 else f"{len(found)} of {len(names)} nodes"
+    slow_nodes = {name: how for name, how in slow_nodes.items() if how}
+    if slow_nodes and (len(names) == 2 or len(slow_nodes) * 2 > len(names)):
+        nodes = " and ".join(names) if len(names) == 2 else f"{len(slow_nodes)} of {len(names)} nodes"
         worst = min(rate for _, _, rate in rates)
         return [f"slow network between {nodes}: {worst:.3g} GB/s, {max(usual, expected):.3g} GB/s expected"]
-    return [f"{name}: slow network: {how}; other nodes {usual:.3g} GB/s" for name, how in found.items()]
+    return [f"{name}: slow network: {how}; other nodes {usual:.3g} GB/s" for name, how in slow_nodes.items()]

@@ -148,15 +148,15 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
         return []
     wanted = f" ({expected:.3g} expected)" if expected else ""
     over = f"{backend} over {chosen}" if chosen else backend
-    found = f"{over}: all-reduce of {line['size'] / 1e6:.0f} MB at {line['bus']:.3g} GB/s bus bandwidth{wanted}"
-    nodes.report("measured", found)
+    measured = f"{over}: all-reduce of {line['size'] / 1e6:.0f} MB at {line['bus']:.3g} GB/s bus bandwidth{wanted}"
+    nodes.report("measured", measured)
     seen = [store.get(f"network {number}").decode().partition(" ") for number in range(ranks)]
     wrong_nodes = {name: why for name, _, why in seen if why}
     if wrong_nodes or not is_slow:
         return [f"{name}: {why}" for name, why in wrong_nodes.items()]
     names = [name for name, _, _ in seen[::ranks_per_node]]
     between = " and ".join(names) if len(names) == 2 else f"all {len(names)} nodes"
-    return diagnosis.slow(names, rates, 0, SLOW) or [f"slow network between {between}: {found}"]
+    return diagnosis.slow(names, rates, 0, SLOW) or [f"slow network between {between}: {measured}"]
 
 
 def main() -> int:

@@ -175,7 +175,7 @@ def compress_hosts(names: Iterable[str]) -> str:
     for name in dict.fromkeys(names):
         head, digits = re.fullmatch(r"(.*?)([0-9]{0,6})", name, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits all
         numbers.setdefault((head, len(digits)), []).append(int(digits or 0))
-    return ",".join(_hosts(head, width, sorted(found)) for (head, width), found in numbers.items())
+    return ",".join(_hosts(head, width, sorted(of_head)) for (head, width), of_head in numbers.items())
 
 
 def _hosts(head: str, width: int, numbers: list[int]) -> str:
