@@ -64,13 +64,15 @@ EXPERTS = ("mixtral", "deepseek", "gpt-oss", "grok", "dbrx", "moe", "8x", "-a3b"
 
 def find_model(name: str) -> Model:
     """The model for a preset's name, or for a number of parameters such as 7.5B. Raises UsageError."""
-    if name in PRESETS:
-        return PRESETS[name]
+    key = name.lower().replace("llama-3.1-", "llama-3-")  # of the same shapes
+    if key in PRESETS:
+        return PRESETS[key]
     if any(part in name.lower() for part in EXPERTS):
         raise UsageError(f"{name}: mixtures of experts are not estimated", "Too few published runs would judge it")
     if name[:1].isdigit():
         return shape_of(parse_amount("MODEL", name))
     hint = (
-        suggest(name, PRESETS) or f"Models: {', '.join(PRESETS)}; a number of parameters, as in 7.5B; or a config.json"
+        suggest(key.rpartition("/")[2], PRESETS)
+        or f"Models: {', '.join(PRESETS)}; a number of parameters, as in 7.5B; or a config.json"
     )
     raise UsageError(f"unknown model {name!r}", hint)

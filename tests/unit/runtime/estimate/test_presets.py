@@ -43,6 +43,12 @@ def test_presets_have_their_published_number_of_parameters(name: str, millions: 
     assert make_estimate(a_case(PRESETS[name], 1, 1)).values["N"] / 1e6 == pytest.approx(millions, rel=0.002)
 
 
+def test_names_are_read_as_people_write_them() -> None:
+    assert find_model("Llama-3.1-8B") == PRESETS["llama-3-8b"]
+    with pytest.raises(UsageError, match=r"unknown model 'meta-llama/Llama-3.1-70B'. Did you mean 'llama-3-70b'"):
+        find_model("meta-llama/Llama-3.1-70B")
+
+
 def test_unknown_models() -> None:
     with pytest.raises(UsageError, match=r"unknown model 'gtp2'. Did you mean 'gpt2'"):
         find_model("gtp2")
