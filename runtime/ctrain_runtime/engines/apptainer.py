@@ -16,6 +16,7 @@ from ctrain_runtime.errors import CtrainError, EngineError
 HOME = "/home/ctrain"  # inside; a private directory of the node
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
 OCI_MODE_SINCE = (4, 0)  # of SingularityCE; Apptainer has none
+PEM_KEYS_SINCE = (3, 11)  # of SingularityCE: `verify --key`
 
 # Settings of the engine: in a caller's shell they would add binds, variables and options that the plan lacks.
 # Apptainer reads both families of names (its documentation, "Environment and Metadata").
@@ -176,6 +177,10 @@ def no_oci(engine: Engine) -> list[str]:
     """The option without which SingularityCE pulls images of another format, and mounts no layers, where its
     configuration has `oci mode = yes`."""
     return ["--no-oci"] if engine.name == "singularity" and _numbers(engine) >= OCI_MODE_SINCE else []
+
+
+def verifies_pem_keys(engine: Engine) -> bool:
+    return engine.name != "singularity" or _numbers(engine) >= PEM_KEYS_SINCE
 
 
 def _numbers(engine: Engine) -> tuple[int, ...]:

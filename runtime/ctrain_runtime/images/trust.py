@@ -17,7 +17,7 @@ from pathlib import Path
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest, short
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
-from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
+from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine, verifies_pem_keys
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.images.image import Image, is_foreign, is_path
 from ctrain_runtime.images.user_layer import UserLayer
@@ -153,6 +153,10 @@ def _has_no_manifest(image: Image) -> bool:
 def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) -> ImageUnusable:
     """The error for an image that no trusted key has signed as it is offered: with what its publisher has to do."""
     path, problem = image.path, f"is not signed by a key that site {site.name} trusts"
+    files = [key for key in keys if not _FINGERPRINT.fullmatch(key)]
+    if files and not verifies_pem_keys(engine):
+        what = f"image {path} cannot be verified: {engine.name} {engine.version} knows PGP keys alone, not {files[0]}"
+        return ImageUnusable(what, "Ask the administrators to trust a PGP key, too, or for SingularityCE 3.11 or later")
     unknown = [key for key in keys if _is_absent(engine, key)]
     if unknown:
         what = (

@@ -98,6 +98,16 @@ def test_a_signature_that_singularity_verifies(image: Image, programs: Path) -> 
     trust.require_trusted(image, strict("7EE7E1A95397645E5C8EB6263DEF25E1FC734983"))
 
 
+def test_an_old_singularity_does_not_verify_keys_in_pem(image: Image, programs: Path, tmp_path: Path) -> None:
+    """Recorded with SingularityCE 3.9.7."""
+    key = tmp_path / "admin.pub"
+    key.write_text("-----BEGIN PUBLIC KEY-----")
+    unknown = 'Error for command "verify": unknown flag: --key\n'
+    answer(programs, "singularity", error=unknown, code=1, version="singularity-ce version 3.9.7\n")
+    with pytest.raises(ImageUnusable, match=rf"singularity 3.9.7 knows PGP keys alone, not {key}. Ask the admin"):
+        trust.require_trusted(image, strict(str(key)))
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [
