@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.estimate.estimate import Estimate, capacity
-from ctrain_runtime.estimate.evidence import Band, evidence_for, find_band, published_runs
+from ctrain_runtime.estimate.evidence import Band, find_band, longest_sequence, published_runs
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
 from ctrain_runtime.estimate.fit import Fit, best_change, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
@@ -134,7 +134,7 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     other = "" if generation_of(gpu) == generation else f"; {'few' if own else 'none'} on {gpu.name}"
     layout = estimate.case.layout
     why = "; none with a pipeline" if layout.is_fsdp and layout.pp > 1 else ""
-    longest = max(one.case.model.sequence for one in evidence_for(kind, generation))
+    longest = longest_sequence(kind, generation)
     why += f"; none of more than {longest:,} tokens" if estimate.case.model.sequence > longest else ""
     why += f"; {SELDOM[kind]}" if kind in SELDOM else ""
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}{why}"

@@ -152,7 +152,14 @@ def find_band(estimate: Estimate) -> Band:
         )
         return (other.hardware.gpu != gpu) + sum(abs(math.log2(mine / its)) for mine, its in pairs)
 
-    return Band(*_spread(*group), min(evidence_for(*group), key=distance))
+    low, high, runs = _spread(*group)
+    power = 2 if case.model.sequence > longest_sequence(*group) else 1
+    return Band(low**power, high**power, runs, min(evidence_for(*group), key=distance))
+
+
+def longest_sequence(kind: str, *generations: str) -> int:
+    """Tokens, of the runs of a family."""
+    return max(run.case.model.sequence for run in evidence_for(kind, *generations))
 
 
 def median(numbers: Sequence[float]) -> float:

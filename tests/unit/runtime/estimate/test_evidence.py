@@ -75,6 +75,15 @@ def test_a_band_has_nine_in_ten_of_both_halves(group: tuple[str, str]) -> None:
     assert band.runs == len(runs)
 
 
+def test_a_sequence_that_is_longer_than_all_published_ones_has_a_wider_band() -> None:
+    case = a_case(PRESETS["llama-3-8b"], 16, 16, strategy="zero1", tp=8, cp=2)
+    case = replace(case, hardware=a_hardware(16, "H100"))
+    known, longer = (
+        find_band(make_estimate(replace(case, model=replace(case.model, sequence=size)))) for size in (8192, 16384)
+    )
+    assert (longer.low, longer.high) == (pytest.approx(known.low**2), pytest.approx(known.high**2))
+
+
 def test_few_runs_that_agree_make_no_narrow_band() -> None:
     band = find_band(make_estimate(a_case(PRESETS["gpt2-xl"], 8, 512, strategy="zero1", compiled=True)))
     assert band.runs == 3
