@@ -48,7 +48,7 @@ kill_at_once() { # PID
   kill -KILL "$1" # it may have inherited that SIGTERM is ignored
   for pause in 0.002 0.01 0.02 0.05 0.1 0.2 0.5 1; do
     rest "$pause"
-    kill -0 "$1" || break # until then it may hold the home
+    any_runs "$1" || break # a zombie does not: who has adopted it may be slow to look
   done
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end

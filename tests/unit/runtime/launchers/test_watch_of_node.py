@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,15 @@ def test_the_last_rank_ends_the_watch(scripts: Scripts, monkeypatch: pytest.Monk
     (scripts.folder / "go").touch()
     assert not list(scripts.homes.iterdir())
     assert scripts.job_log() == ""
+
+
+def test_a_watch_that_nobody_has_reaped_is_not_waited_for(scripts: Scripts) -> None:
+    """Its parent, the rank that started it, may have left: who adopts it may look seconds later."""
+    scripts.create(scripts.plan("true"))
+    dead = subprocess.Popen(["sleep", "600"])
+    dead.kill()
+    wait_until(lambda: not is_running(dead.pid))
+    script = f'run={scripts.run}; . "$run/ctrain.bash"; rest() {{ echo waited; }}; kill_at_once {dead.pid}'
+    waits = subprocess.run(["bash", "-p", "-c", script], stdout=subprocess.PIPE, text=True)
+    dead.wait()
+    assert waits.stdout == "waited\n"
