@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -116,7 +117,7 @@ class Built:
                 below = LowerLayers(self.files[0], tuple(self.files[1:]))
                 self.files.append(layer.make(container(step), part, below, room, self.log(part.name)))
         self.image = self.put_together("image", assemble)
-        self.flat = self.put_together("flat", flatten.flatten)
+        self.flat = self.put_together("flat", functools.partial(flatten.flatten, compression="zstd"))
 
     def put_together(self, name: str, make: Callable[..., Path]) -> Path:
         step, (first, *rest) = self.room(name), self.files
@@ -161,6 +162,8 @@ def test_a_flat_image_has_the_same_files_in_one_partition(built: Built) -> None:
     assert differences(seen(built.flat), seen(built.image)) == []
     assert len(sif.partitions(built.flat)) == 1
     assert len(sif.partitions(built.image)) == 3
+    heads = [sif.entry_bytes(image, sif.partitions(image)[0])[:22] for image in (built.image, built.flat)]
+    assert [int.from_bytes(head[20:], "little") for head in heads] == [1, 6]  # of squashfs: gzip and zstd
     assert inspect(built.flat) == inspect(built.image)
     assert inspect(built.flat)["labels"]["org.example.image"] == "small"
 

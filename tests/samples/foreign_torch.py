@@ -35,9 +35,8 @@ PYTHON = "3.11"  # Debian 12's
 def build(published: Path, path: Path) -> None:
     """Build the image as `path`, from the published `pytorch-cpu`, in its folder."""
     work = path.parent
-    with (work / "debian.sqsh").open("wb") as out:
-        number = str(sif.partitions(published)[0].number)
-        subprocess.run(["apptainer", "sif", "dump", number, str(published)], stdout=out, check=True)
+    # Not by `apptainer sif dump`: that writes what looks like a line of a log, in the midst of data, to stderr.
+    (work / "debian.sqsh").write_bytes(sif.entry_bytes(published, sif.partitions(published)[0]))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     words = [*pip, "--python-version", PYTHON, "--dest", str(work / "wheels"), *WHEELS]
     subprocess.run(words, check=True)
