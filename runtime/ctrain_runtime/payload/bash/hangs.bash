@@ -8,19 +8,25 @@ CT_HUNG_GRACE=30 # seconds, from SIGTERM to what ends the step for good
 ct_watch='' ct_outlived='' ct_judge=()
 ct_hung='' ct_forcing='' # of the step: whether the judge has ended it
 start_watch() { # RANKS SECONDS: of the node's ranks, by its first task, once it has its home
-  [ "$local_task" = 0 ] && [ "$ct_stage" != preflight ] || return 0
+  [ "$ct_stage" != preflight ] || return 0
+  prepare_stacks
+  [ "$local_task" = 0 ] || return 0
   run_later watch.py "$run" "$NODE_RANK" "$((NODE_RANK * $1))" "$1" "$ct_home/.heartbeat" "$2" &
   ct_watch=$!
   disown "$ct_watch" # bash would tell of its end
   echo "$ct_watch" >"$ct_home/.startup/.watch"
 }
+prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
+  local folder=$ct_home/.startup
+  [ ! -e "$folder/sitecustomize.py" ] || return 0
+  mkdir -p "$folder" && cp "$run/stacks.py" "$folder/.$BASHPID" && mv "$folder/.$BASHPID" "$folder/sitecustomize.py"
+} 2>/dev/null
 run_later() { # PROGRAM ARGUMENT...
   local python
   exec </dev/null >/dev/null 2>&1 4<> <(:) 8<&- # nobody writes to it
   read -r -t "$CT_WATCH_AFTER" -u 4
   find_python
-  # Not by `nice`: on busy cores such a process takes up to two seconds to die, for which the end of the run would wait.
-  [ -z "$python" ] || exec "$python" -I -S "$run/$1" "$$" "${@:2}"
+  [ -z "$python" ] || exec nice -n 19 "$python" -I -S "$run/$1" "$$" "${@:2}" # after the program, where cores are few
 }
 end_watch() { # unless others of the node may go on: the last to leave ends it (leave_home)
   if [ -z "$ct_outlived" ] || [ "$code" != 0 ] || [ "$ending" ] || ((SECONDS <= CT_WATCH_AFTER)); then
@@ -36,25 +42,23 @@ end_beside() { # PID: of a process that this script has started; it may have end
   kill_at_once "$1"
 } 2>/dev/null
 end_watch_of_node() { # a process that a step leaves behind costs a second: so long Slurm waits before it looks again
-  local pid='' words=() word
+  local pid=''
   read -r pid <"$ct_home/.startup/.watch"
-  mapfile -d '' -t words <"/proc/$pid/cmdline"
-  for word in "${words[@]}"; do
-    [[ $word != "$run/watch.py" && $word != "$0" ]] || { kill_at_once "$pid" && break; } # $0: it still looks for a Python
-  done
+  ! grep -qzxF -e "$run/watch.py" -e "$0" "/proc/$pid/cmdline" || kill_at_once "$pid" # $0: it still looks for a Python
 } 2>/dev/null
 kill_at_once() { # PID
   local pause
   kill -KILL "$1" # it may have inherited that SIGTERM is ignored
-  for pause in 0.002 0.01 0.02 0.05 0.1 0.2 0.5 1; do
-    rest "$pause"
-    any_runs "$1" || break # a zombie does not: who has adopted it may be slow to look
+  for pause in 0 0.01 0.02 0.05 0.1 0.2 0.5 1; do
+    sleep "$pause"
+    kill -0 "$1" || return 0 # until then it may hold the home
   done
 } 2>/dev/null
 run_judged_step() { # COMMAND...: that runs all tasks to their end
   local judge=''
   ct_hung='' ct_forcing=''
   if [ "${ct_judge-}" ]; then
+    mkdir -p "$run/watch" "$run/stacks"
     trap give_up URG
     run_later judge.py "$run" "${ct_judge[@]}" "${ct_notify[@]}" &
     judge=$!

@@ -16,24 +16,14 @@ use_home() { # RUN_KEY EXTENSIONS_KEY: sets home, which the first one frees of l
   done
   until [ "$ct_home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
     if has_home || mkdir -m 700 "$ct_home" 2>/dev/null || has_home; then
-      { exec 8<"$ct_home"; } 2>/dev/null && { ! flock -n -x 8 || prepare_home; } && flock -s 8
+      { exec 8<"$ct_home"; } 2>/dev/null && { ! flock -n -x 8 || free_extensions; } && flock -s 8
     elif ((++tries > CT_HOME_TRIES)); then
       refuse 73 "cannot create a home in $base on $node"
     fi
   done
-  [ -d "$ct_home/.heartbeat" ] || prepare_home
+  [ -d "$ct_home/.heartbeat" ] || mkdir -p "$ct_home/.heartbeat"
   ct_extensions_key=$2 ct_made=$ct_home/.cache/torch_extensions
   take_extensions
-}
-prepare_home() { # by one rank at a time, where the file system has locks
-  [ "$ct_home" -ef /dev/fd/8 ] || return 0 # its last user has removed it
-  free_extensions
-  if [ "$ct_stage" = preflight ] || [ ! -e "$run/stacks.py" ]; then
-    mkdir -p "$ct_home/.heartbeat"
-  else # a copy on the node's disk, from which thousands of Pythons may start; inside.sh puts it on PYTHONPATH
-    mkdir -p "$ct_home/.heartbeat" "$ct_home/.startup"
-    printf '%s\n' "$(<"$run/stacks.py")" >"$ct_home/.startup/sitecustomize.py"
-  fi
 }
 has_home() { # of this user
   [ -d "$ct_home" ] && [ -O "$ct_home" ] && [ ! -L "$ct_home" ]

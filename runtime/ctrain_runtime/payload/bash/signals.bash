@@ -71,7 +71,7 @@ end_witness() { # until it has gone: one that has just started holds what this s
   read -r _ _ _ parent _ <"/proc/$pid/stat"
   [ "$parent" = "$$" ] || return # it was ended, and another process may have its number
   kill -KILL "$pid"
-  while kill -0 "$pid" && ((++tries < 100)); do rest 0.01; done
+  while kill -0 "$pid" && ((++tries < 100)); do sleep 0.01; done
 } 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)

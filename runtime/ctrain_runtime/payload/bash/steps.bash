@@ -10,9 +10,6 @@ signal_children() { # SIGNAL PID; fails if it has none
   read -r -a kids <"/proc/$2/task/$2/children"
   ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
 } 2>/dev/null
-rest() { # SECONDS: between steps the pipe of exit codes is empty, and nobody writes to it: no program is started to wait
-  read -r -t "$1" -u 6
-}
 is_over() { # whether what was started has ended
   [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
 }

@@ -48,48 +48,6 @@ def test_ranks_that_come_and_go_together_never_lack_a_home(scripts: Scripts) -> 
     assert not list(scripts.homes.iterdir())
 
 
-def test_a_home_is_complete_where_the_file_system_has_no_locks(scripts: Scripts) -> None:
-    write_program(scripts.bin / "flock", "#!/bin/bash\nexit 1\n")
-    files = scripts.folder / "files"
-    command = f'cd "$HOME" && ls -d .heartbeat .startup/sitecustomize.py >{files}'
-    assert scripts.execute(scripts.plan("bash", "-c", command), **slurm_task()) == 0
-    assert files.read_text().split() == [".heartbeat", ".startup/sitecustomize.py"]
-
-
-def test_a_short_run_starts_few_programs_beside_its_own(scripts: Scripts) -> None:
-    """Each costs milliseconds in every rank."""
-    started = scripts.folder / "started"
-    for name in (
-        "cat",
-        "cp",
-        "date",
-        "find",
-        "flock",
-        "grep",
-        "ls",
-        "mkdir",
-        "mv",
-        "python3",
-        "rm",
-        "sed",
-        "sleep",
-        "uname",
-    ):
-        write_program(scripts.bin / name, f'#!/bin/bash\necho {name} >>{started}\nexec {shutil.which(name)} "$@"\n')
-    ranks = (0, 1)
-    scripts.create(scripts.plan("true", ranks_per_node=2))
-    assert [scripts.start("task.sh", **slurm_task(rank, size=2)).wait() for rank in ranks] == [0, 0]
-    of_each = [
-        "flock",
-        "flock",
-        "flock",
-        "mkdir",
-        "mkdir",
-        "rm",
-    ]  # alone on its node: it makes the home, and removes it
-    assert sorted(started.read_text().split()) == sorted([*of_each, *of_each])
-
-
 def test_what_killed_runs_left_is_removed_by_the_next_run(scripts: Scripts) -> None:
     plan = scripts.plan("sleep", "60")
     scripts.create(plan)
