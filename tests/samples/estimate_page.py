@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.estimate.estimate import Case, make_estimate
-from ctrain_runtime.estimate.evidence import Run, median, published_runs
+from ctrain_runtime.estimate.evidence import Run, median, most_memory, published_runs
 from ctrain_runtime.estimate.families import NAMES, OTHER
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
@@ -42,9 +43,10 @@ estimated as if they were of Megatron-LM, they took 1.1 to 1.5 times as long. Me
 as Megatron-LM.
 
 What other sources leave open is assumed, too: a micro batch of one sequence for Megatron-LM,
-nodes of eight GPUs with one adapter each. torchtitan's H100 have memory of 2.4 TB/s, which is estimated, and a limit of
-500 W, which is not; its selective recomputation, and that of torch.compile, are estimated as none. What torch.compile
-saves of FSDP is not told: 14 to 28 % of the time of Llama. The schedules of Megatron-LM's README
+nodes of eight GPUs with one adapter each. torchtitan's H100 have 95 GiB of memory of 2.4 TB/s, which is estimated, and
+a limit of 500 W, which is not. What torch.compile saves of FSDP is not told: 14 to 28 % of the time of Llama; that it
+recomputes a little is estimated as none. GPT-NeoX's loss takes 6 bytes of a logit, estimated are the 4 of a fused one.
+Megatron-LM's README overlaps tensor parallelism, which needs sequence parallelism. The schedules of that README
 and of Llama 3, which interleave in parts that are not published, are estimated by a number that is fitted.
 
 Runs of PyTorch DDP differ by their release of torch: GPT-2 reached 109,000 tokens/s on an A100 with 2.0 (micro batch
@@ -54,8 +56,12 @@ the A100 or the H100 and their own peak. That leaves out their limits of power, 
 the numbers of the A100, and their one run was no benchmark.
 
 The goal is a median error of 8 %, and nine of ten runs within 20 %, for each family on A100 and H100 with five or more
-runs that judge. `fit`: of the runs whose layout is known, those that fit into their GPUs' memory by the estimate; all
-did.
+runs that judge. `fit`: of the runs whose layout is known, those that fit into the usable memory by the estimate; all
+ran. `most`: how many times the usable memory the largest took, by the estimate. Up to that an answer is "unknown".
+"""
+_PUBLISHED_MEMORY = """## Memory of other programs
+
+What torch had reserved at the peak, as published, and what is estimated. Tensors take less than that.
 """
 
 
@@ -79,13 +85,24 @@ def evidence() -> str:
     runs = published_runs()
     groups = list(dict.fromkeys(run.group for run in runs))
     summary = [_summary(group, [run for run in runs if run.group == group]) for group in sorted(groups)]
-    head = ["family", "GPUs", "models that judge", "runs", "median error", "within 20 %", "ratios", "goal", "fit"]
+    head = [
+        "family",
+        "GPUs",
+        "models that judge",
+        "runs",
+        "median error",
+        "within 20 %",
+        "ratios",
+        "goal",
+        "fit",
+        "most",
+    ]
     parts = [_HEAD, _table(head, [row for rows in summary for row in rows])]
     for kind, generation in sorted(groups):
         rows = [_row(run) for run in runs if run.group == (kind, generation)]
         columns = ["run", "GPUs", "sequence", "layout", "published", "estimated", "ratio", "", "source"]
         parts += [f"## {NAMES[kind]}, {generation}\n", _table(columns, rows)]
-    return "\n".join([*parts, _MEMORY, _memory_table()])
+    return "\n".join([*parts, _MEMORY, _memory_table(), _PUBLISHED_MEMORY, _published_memory()])
 
 
 def measured() -> list[tuple[dict[str, str], Case]]:
@@ -156,13 +173,20 @@ def _summary(group: tuple[str, str], runs: Sequence[Run]) -> list[list[str]]:
     goal = "reached" if error <= 0.08 and good >= 0.9 * len(errors) else "missed"
     counts = [str(len({run.model for run in judging})), str(len(judging))]
     enough = "none" if group[1] == OTHER else goal if len(judging) >= 5 else "too few runs"
-    layouts = [run for run in runs if run.role != "assumed"]
-    fit = f"{sum(_has_room(run.case) for run in layouts)} of {len(layouts)}"
-    return [[NAMES[group[0]], group[1], *counts, f"{error:.1%}", f"{good} of {len(judging)}", spread, enough, fit]]
+    known = [make_estimate(run.case) for run in runs if run.role in ("fitted", "judged")]
+    fit = f"{sum(one.fits for one in known)} of {len(known)}", f"{most_memory(*group):.2f}"
+    return [[NAMES[group[0]], group[1], *counts, f"{error:.1%}", f"{good} of {len(judging)}", spread, enough, *fit]]
 
 
-def _has_room(case: Case) -> bool:
-    return make_estimate(case).values["G"] <= case.hardware.gpu.memory * 2**30
+def _published_memory() -> str:
+    rows = []
+    for run in published_runs():
+        if run.peak:
+            estimated = make_estimate(run.case).values["G"]
+            sizes = [format_size(run.peak), format_size(estimated), f"{run.peak / estimated:.2f}"]
+            gpus, rate = str(run.case.hardware.count), f"{run.published:,g} {run.unit}"
+            rows.append([run.model, gpus, run.case.layout.options(), rate, *sizes, run.source])
+    return _table(["model", "GPUs", "layout", "rate", "published", "estimated", "ratio", "source"], rows)
 
 
 def _row(run: Run) -> list[str]:

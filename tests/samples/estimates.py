@@ -20,8 +20,8 @@ training:
 
 
 def a_hardware(count: int, gpu: str = "A100-SXM4-80GB", per_node: int = 8, nics: int = 8) -> Hardware:
-    found = find_gpus(gpu)[0]
-    return Hardware(found, count, per_node, nics * found.nic / 8 * NIC_EFFICIENCY)
+    type_ = find_gpus(gpu)[0]
+    return Hardware(type_, count, per_node, nics * type_.nic / 8 * NIC_EFFICIENCY)
 
 
 def a_case(model: Model, count: int, batch: int, tokens: float = 0, nics: int = 8, **layout: Any) -> Case:

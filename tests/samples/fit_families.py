@@ -81,10 +81,10 @@ def descend(group: tuple[str, str], best: Family, runs: list[Run]) -> Family:
 def main() -> None:
     for group in families._FAMILIES:
         runs = [run for run in published_runs() if run.group == group and run.role == "fitted"]
-        found = fit(group, runs)
-        numbers = ", ".join(f"{getattr(found, name):.3g}" for name in BOUNDS)
+        fitted = fit(group, runs)
+        numbers = ", ".join(f"{getattr(fitted, name):.3g}" for name in BOUNDS)
         models = len({run.model for run in runs})
-        print(f"    {group}: Family({numbers}),  # {models} models, mean {loss(group, found, runs) / models:.1%}")
+        print(f"    {group}: Family({numbers}),  # {models} models, mean {loss(group, fitted, runs) / models:.1%}")
 
 
 if __name__ == "__main__":

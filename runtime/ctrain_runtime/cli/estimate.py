@@ -30,9 +30,10 @@ from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate.estimate import Case, Estimate, calibrate, make_estimate
+from ctrain_runtime.estimate.evidence import memory_is_unknown
 from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_gpus, make_hardware
 from ctrain_runtime.estimate.hugging_face import model_of_config
-from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
+from ctrain_runtime.estimate.layout import Attention, Layout, Loss, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import Model, parse_amount
 from ctrain_runtime.estimate.presets import PRESETS, find_model
 from ctrain_runtime.job import Value
@@ -95,6 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
     add("--compiled", action="store_true", default=None, help="a program that is compiled as a whole, or as llm.c")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
+    loss = (
+        "fused: one kernel makes gradients of logits, as flash-attn's; parallel: with FSDP, ranks of --tp share logits"
+    )
+    add("--loss", choices=get_args(Loss), help=f"{loss} (default: plain, as PyTorch's)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
     add(
         "--precision",
@@ -159,21 +164,22 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _check_silent(args, given)
         tried = []
-    found = fit.fit(case, given) if args.fit or tried else None
-    estimate = found.ranked[0] if found else make_estimate(case)
-    problem = None if estimate.fits else ResourceError(f"does not fit: {fit.excess(estimate)}", fit.advice(case))
+    search = fit.fit(case, given) if args.fit or tried else None
+    estimate = search.ranked[0] if search else make_estimate(case)
+    may_fit = estimate.fits or memory_is_unknown(estimate)
+    problem = None if may_fit else ResourceError(f"does not fit: {fit.excess(estimate)}", fit.advice(case))
     if tried and not estimate_view.is_enough(estimate, args.days):
         least = f"no number of GPUs up to {fit.MOST_FOR_DAYS} is known to be enough for {args.days:g} days"
         problem = ResourceError(least, "Pass more --days, fewer --tokens, or faster GPUs")
     if args.json:
         failed = {"error": str(problem), "exit_code": problem.exit_code} if problem else {}
-        print(json.dumps({**estimate_view.as_data(estimate, found, notes, tried), **failed}, indent=2))
+        print(json.dumps({**estimate_view.as_data(estimate, search, notes, tried), **failed}, indent=2))
     elif args.explain:
         print(estimate_view.explain(estimate))
     else:
         blocks = BLOCKS if Writer(sys.stdout).can_show(BLOCKS) else ASCII_BLOCKS
         table = f"{estimate_view.days_table(tried, args.days)}\n\n" if tried else ""
-        print(f"{table}{estimate_view.describe(estimate, found, notes, blocks)}")
+        print(f"{table}{estimate_view.describe(estimate, search, notes, blocks)}")
     if problem:
         print_line(f"ctrain: {problem}", sys.stderr)
     return problem.exit_code if problem else 0
@@ -229,15 +235,22 @@ def _for_days(args: argparse.Namespace, case: Case, given: Mapping[str, Any]) ->
 def _named_model(name: str) -> Model:
     """A preset, a number of parameters, or what a config.json, or a directory with one, describes."""
     path = Path(name)
-    if path.suffix != ".json" and not path.is_dir():
+    if not _is_path(name, path):
         return find_model(name)
-    path = path / "config.json" if path.is_dir() else path
+    where = str(path / "config.json") if path.is_dir() else name
     try:
-        return model_of_config(json.loads(path.read_bytes()), str(path))
+        return model_of_config(json.loads(Path(where).read_bytes()), where)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        hint = "Pass a model's name, its config.json, or the directory of that"
+        raise DataError(f"{where} cannot be read: {error.strerror}", hint) from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        raise DataError(f"{where} is not JSON: {error}") from error
+
+
+def _is_path(name: str, path: Path) -> bool:
+    """Whether it is written as one, or exists as one and is no preset; meta-llama/Llama-3.1-8B is a name."""
+    written = path.suffix == ".json" or name.startswith((".", "/")) or ("/" in name and path.parent.is_dir())
+    return written or (path.is_dir() and name.lower() not in PRESETS)
 
 
 def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:

@@ -8,7 +8,15 @@ from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.estimate.estimate import Estimate, capacity
-from ctrain_runtime.estimate.evidence import Band, find_band, longest_sequence, published_runs
+from ctrain_runtime.estimate.evidence import (
+    Band,
+    find_band,
+    groups,
+    longest_sequence,
+    memory_is_unknown,
+    most_memory,
+    published_runs,
+)
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
 from ctrain_runtime.estimate.fit import Fit, best_change, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
@@ -21,13 +29,13 @@ HOPELESS = 20  # times the days that are wanted
 _SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
-def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
-    """The estimate as a few aligned tables; of a search, first the layouts found."""
-    ranking = [_ranking(found)] if found else []
+def describe(estimate: Estimate, search: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
+    """The estimate as a few aligned tables; of a search, first the layouts search."""
+    ranking = [_ranking(search)] if search else []
     seconds = estimate.values["T"]
     time = f"time of an iteration: {format_seconds(seconds)}\n{_bars(TIME, estimate, seconds, format_seconds, blocks)}"
     parts = [
-        _answer(estimate, None if found else best_change(estimate)),
+        _answer(estimate, None if search else best_change(estimate)),
         _head(estimate, notes),
         *ranking,
         _memory(estimate, blocks),
@@ -38,18 +46,18 @@ def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blo
 
 
 def as_data(
-    estimate: Estimate, found: Optional[Fit], notes: Sequence[str], tried: Sequence[Estimate] = ()
+    estimate: Estimate, search: Optional[Fit], notes: Sequence[str], tried: Sequence[Estimate] = ()
 ) -> dict[str, Any]:
     """The same for JSON. `values` are by the names of the formulas, in their SI units."""
     return {
         **asdict(estimate.case),
         "values": {formula.symbol: estimate.values[formula.symbol] for formula in estimate.formulas},
         "usable_memory": capacity(estimate.case.hardware),
-        "fits": estimate.fits,
+        "fits": None if memory_is_unknown(estimate) else estimate.fits,
         "band": _band_data(estimate),
         "example": example_for(estimate.case.model, estimate.case.layout),
-        "layouts": [{**asdict(one.case.layout), "T": one.values["T"]} for one in _distinct(found)],
-        "reasons": found.reasons() if found else [],
+        "layouts": [{**asdict(one.case.layout), "T": one.values["T"]} for one in _distinct(search)],
+        "reasons": search.reasons() if search else [],
         "tried": [{"gpus": one.case.hardware.count, **_band_of_days(one)} for one in tried],
         "notes": list(notes),
     }
@@ -88,17 +96,29 @@ def _answer(estimate: Estimate, faster: Optional[Estimate]) -> str:
     band = find_band(estimate) if case.efficiency is None else None
     low, high = (band.low, band.high) if band else (1.0, 1.0)
     per_gpu = values["tokens_per_second"] / values["n"]
-    usable = capacity(case.hardware)
-    spare = f"{format_size(usable - values['G'])} to spare" if estimate.fits else "does not fit"
     rows = [
         *(_training(estimate, low, high) if case.tokens else ()),
         ("speed", f"{between(per_gpu / high, per_gpu / low)} tokens/s per GPU"),
-        ("memory", f"{format_size(values['G'])} of {format_size(usable)} usable per GPU: {spare}"),
+        ("memory", _verdict(estimate)),
         ("example", example_for(case.model, case.layout)),
         *(_evidence(estimate, band) if band else ()),
         *(_faster(estimate, faster) if faster else ()),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _verdict(estimate: Estimate) -> str:
+    """Whether a GPU's memory suffices, as far as it is known."""
+    needed, usable = estimate.values["G"], capacity(estimate.case.hardware)
+    if estimate.fits:
+        verdict = f"{format_size(usable - needed)} to spare"
+    elif memory_is_unknown(estimate):
+        kind, *generations = groups(estimate.case)
+        most = f"{most_memory(kind, *generations):.2f} times that by the estimate"
+        verdict = f"unknown whether it fits; published runs of {NAMES[kind]} ran that took up to {most}"
+    else:
+        verdict = "does not fit"
+    return f"{format_size(needed)} of {format_size(usable)} usable per GPU: {verdict}"
 
 
 def _faster(estimate: Estimate, other: Estimate) -> list[tuple[str, str]]:
@@ -197,7 +217,8 @@ def _head(estimate: Estimate, notes: Sequence[str]) -> str:
 def _memory(estimate: Estimate, blocks: str) -> str:
     usable, host = capacity(estimate.case.hardware), estimate.values["host"]
     bars = _bars(MEMORY, estimate, max(usable, estimate.values["G"]), format_size, blocks)
-    fits = "fits" if estimate.fits else "does not fit"
+    unknown = "may fit" if memory_is_unknown(estimate) else "does not fit"
+    fits = "fits" if estimate.fits else unknown
     outside = f"; {format_size(host)} in the host's memory" if host else ""
     return (
         f"memory per GPU: {format_size(estimate.values['G'])} of {format_size(usable)} usable: {fits}{outside}\n{bars}"
@@ -228,21 +249,21 @@ def _result(estimate: Estimate) -> str:
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
 
 
-def _ranking(found: Fit) -> str:
+def _ranking(search: Fit) -> str:
     rows: list[tuple[str, ...]] = []
-    for one in _distinct(found):
+    for one in _distinct(search):
         result = (format_size(one.values["G"]), format_seconds(one.values["T"]), f"{one.values['mfu']:.1%}")
-        rows.append((one.case.layout.options(), *result, compare(one, found.ranked[0]) if rows else "best"))
-    counted = f"{pluralize(len(found.ranked), 'layout')} fit, {len(found.too_large)} do not; best of each kind:"
-    reasons = [f"  {reason}" for reason in found.reasons()]
+        rows.append((one.case.layout.options(), *result, compare(one, search.ranked[0]) if rows else "best"))
+    counted = f"{pluralize(len(search.ranked), 'layout')} fit, {len(search.too_large)} do not; best of each kind:"
+    reasons = [f"  {reason}" for reason in search.reasons()]
     layouts = table(("layout", "memory", "iteration", "MFU", ""), rows)
     return "\n".join([counted, layouts, "changes of one choice of the best:", *reasons])
 
 
-def _distinct(found: Optional[Fit]) -> list[Estimate]:
+def _distinct(search: Optional[Fit]) -> list[Estimate]:
     """The best layouts that split the model in different ways."""
     ways: dict[tuple[int, int, int, str], Estimate] = {}
-    for one in found.ranked if found else ():
+    for one in search.ranked if search else ():
         layout = one.case.layout
         ways.setdefault((layout.tp, layout.pp, layout.cp, layout.strategy), one)
     return list(ways.values())[:SHOWN]

@@ -99,6 +99,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
     gathered = sharded == 3 and layout.pp > 1  # once in an iteration: FSDP's stages keep what they have gathered
     zero3, family = (1 if gathered else steps) if sharded == 3 else 0, find_family(layout, case.hardware.gpu)
+    selective = layout.recomputes_layers and layout.recompute != "full"
     plain, size = layout.attention == "plain", number_sizes(layout, gated=model.gated)
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
@@ -129,10 +130,11 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "b": (layout.micro_batch, "sequences per micro batch"),
         "m": (steps, "micro batches per replica and iteration"),
         # Ranks of the packaged gpt each have all of them.
-        "ty": (1 if layout.is_fsdp or not layout.values_are_bf16 else layout.tp, "ranks that share the logits"),
+        "ty": (layout.tp if layout.is_of_megatron or layout.loss == "parallel" else 1, "ranks that share the logits"),
         "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
-        "R": (layout.recompute == "full", "1 if all is recomputed"),
-        "Ra": (layout.recompute != "none", "1 if attention is recomputed"),
+        "R": (layout.recomputes_layers, "1 if layers are recomputed"),
+        "Rs": (selective, "1 if they keep every second product, and attention"),
+        "Ra": (layout.recompute != "none" and not selective, "1 if attention is recomputed"),
         "u": (plain, "1 if attention scores go through memory"),
         "x": (plain and layout.recompute == "none", "1 if attention scores are kept"),
         "w": (size.activation, "bytes of an activation"),

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ctrain_runtime.estimate.estimate import Case, Estimate, make_estimate
+from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
 from ctrain_runtime.estimate.families import family_of, fitted_generation, generation_of, is_fitted
 from ctrain_runtime.estimate.hardware import GPU_TYPES, make_hardware
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.estimate.packaged import is_packaged_gpt
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 PER_NODE = 8  # of all published runs
@@ -24,14 +25,14 @@ FLOOR = 1.25  # of few runs: that they agree says little
 SHARE = 0.9  # of the runs, whose errors make the band
 Role = Literal["fitted", "judged", "assumed", "other"]
 _NUMBERS = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
-_WORDS = ("strategy", "recompute", "attention", "precision")
+_WORDS = ("strategy", "recompute", "attention", "precision", "loss")
 _COUNTS = ("batch", "micro_batch", "tp", "pp", "interleave", "cp")
 
 
 @dataclass(frozen=True)
 class Run:
     """A published run: the families' numbers were fitted to it, or it judges them; or neither, since its layout is
-    assumed, or its program is of no family."""
+    assumed, or its program is of no family. `peak`: of a GPU's memory, in bytes; 0 if it was not published."""
 
     source: str
     model: str
@@ -39,6 +40,7 @@ class Run:
     case: Case
     published: float
     unit: str
+    peak: float = 0
 
     @property
     def group(self) -> tuple[str, str]:
@@ -88,7 +90,8 @@ def published_runs() -> tuple[Run, ...]:
             role: Role = "other" if row["seen"] == "other" else "assumed"
             if known:
                 role = "fitted" if is_fitted(*group) and of_group.index(row["model"]) % 2 == 0 else "judged"
-            runs.append(Run(row["source"], row["model"], role, case, float(row["published"]), row["unit"]))
+            numbers = float(row["published"]), row["unit"], float(row["peak"] or 0) * 2**30
+            runs.append(Run(row["source"], row["model"], role, case, *numbers))
     return tuple(runs)
 
 
@@ -97,7 +100,8 @@ def _case(row: dict[str, str]) -> Case:
     if row["llama_like"] == "True":
         shape.update(gated=True, learned_positions=False, biases=False)
     gpus, gpu = int(row["gpus"]), GPU_TYPES[row["gpu"]]
-    gpu = replace(gpu, bandwidth=float(row["bandwidth"] or gpu.bandwidth))  # torchtitan's H100 have slower memory
+    bandwidth, memory = float(row["bandwidth"] or gpu.bandwidth), float(row["memory"] or gpu.memory)
+    gpu = replace(gpu, bandwidth=bandwidth, memory=memory)  # torchtitan's H100 have slower memory, and more
     layout: dict[str, Any] = {name: row[name] for name in _WORDS if row[name]}
     layout.update({name: int(row[name]) for name in _COUNTS if row[name]})
     layout["sequence_parallel"] = row["sequence_parallel"] == "True"
@@ -111,7 +115,7 @@ def evidence_for(kind: str, *generations: str) -> tuple[Run, ...]:
     """The runs of a family and the first of these generations of which more than a few are known, else of the A100."""
     runs = [run for run in published_runs() if run.group[0] == kind and run.role in ("fitted", "judged")]
     of = {generation: tuple(run for run in runs if run.group[1] == generation) for generation in (*generations, "A100")}
-    return next((found for found in of.values() if len(found) >= LEAST), of["A100"])
+    return next((known for known in of.values() if len(known) >= LEAST), of["A100"])
 
 
 @functools.cache
@@ -136,11 +140,16 @@ def _most_of(ratios: Sequence[float]) -> tuple[float, float]:
     return min(ordered[outside], 1.0), max(ordered[-1 - outside], 1.0)
 
 
+def groups(case: Case) -> tuple[str, str, str]:
+    """The family of an estimate, and the generations whose runs judge it."""
+    gpu = case.hardware.gpu
+    return family_of(case.layout), generation_of(gpu), fitted_generation(gpu)
+
+
 def find_band(estimate: Estimate) -> Band:
     """The error to expect of an estimate, by the published runs of its family of programs and generation of GPUs."""
     case = estimate.case
-    gpu = case.hardware.gpu
-    group = family_of(case.layout), generation_of(gpu), fitted_generation(gpu)
+    gpu, group = case.hardware.gpu, groups(case)
 
     def distance(run: Run) -> float:
         """In factors of two: of the model's size, of the number of GPUs, of the sequence; another type is one more."""
@@ -155,6 +164,23 @@ def find_band(estimate: Estimate) -> Band:
     low, high, runs = _spread(*group)
     power = 2 if case.model.sequence > longest_sequence(*group) else 1
     return Band(low**power, high**power, runs, min(evidence_for(*group), key=distance))
+
+
+def memory_is_unknown(estimate: Estimate) -> bool:
+    """Whether it does not fit by the estimate, while published runs of its family ran that did so no less. Of the
+    packaged gpt memory was measured."""
+    most = capacity(estimate.case.hardware) * most_memory(*groups(estimate.case))
+    return (
+        not (estimate.fits or is_packaged_gpt(estimate.case.model, estimate.case.layout))
+        and estimate.values["G"] <= most
+    )
+
+
+@functools.cache
+def most_memory(kind: str, *generations: str) -> float:
+    """How many times their GPUs' usable memory published runs took by the estimate, at most; 1 if all fit."""
+    runs = evidence_for(kind, *generations)
+    return max(1.0, *(make_estimate(run.case).values["G"] / capacity(run.case.hardware) for run in runs))
 
 
 def longest_sequence(kind: str, *generations: str) -> int:

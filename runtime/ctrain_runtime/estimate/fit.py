@@ -62,24 +62,24 @@ def fit(case: Case, fixed: Collection[str]) -> Fit:
 
     Raises UsageError if no layout divides, ResourceError if none fits.
     """
-    found = _search(case, fixed)
-    if not found.ranked and not found.too_large:
+    result = _search(case, fixed)
+    if not result.ranked and not result.too_large:
         check(case.model, case.hardware, replace(case.layout, batch=case.hardware.count * case.layout.micro_batch))
         raise UsageError("no layout divides the layers, the heads and the batch", "Change --batch or --gpus")
-    if not found.ranked:
-        least = found.too_large[0]
+    if not result.ranked:
+        least = result.too_large[0]
         raise ResourceError(f"no layout fits: {excess(least)} with {least.case.layout.options()}", advice(case))
-    return found
+    return result
 
 
 def best_change(estimate: Estimate) -> Optional[Estimate]:
     """The change of one choice, with the micro batch that suits it, that helps most; None if none is worth it."""
     case, chosen = estimate.case, {*_CHOICES, "sequence_parallel"}
-    found: list[Estimate] = []
+    changed: list[Estimate] = []
     for name in _CHOICES:
         free = {name, "micro_batch", *(["sequence_parallel"] if name == "tp" else [])}
-        found += filter(has_margin, _estimates(case, chosen - free, offload=case.layout.offload))
-    best = min(found, key=lambda one: one.values["T"], default=estimate)
+        changed += filter(has_margin, _estimates(case, chosen - free, offload=case.layout.offload))
+    best = min(changed, key=lambda one: one.values["T"], default=estimate)
     return best if best.values["T"] * (1 + EQUAL) < estimate.values["T"] else None
 
 

@@ -48,6 +48,8 @@ _DATA = f"max({_REDUCED}, vk*(wn*P/lp*(dg - 1)/dg/Bd + Ld)) + xn*rn*wn*P/dg*(dn 
 _AROUND = "max(0, 6*(cx - 1)*m*lp*w*sq*b*ha*k/a/t/Bc - attention)"  # both forward, and back with their gradients
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
 _LAYER = "sq*b*((2*wr + nw*w + u*w)*h/q + w*(2*ha*(1 + k/a) + 2*(j - 1)*i)/t) + u*S"
+# The input; the wide layer's result, which ranks add up, and both sums; query, value, attention's result, a wide one.
+_KEPT_OF_RECOMPUTED = "sq*b*(wr*h/q + Rs*w*(h + (q > 1)*2*h/q + (ha*(2 + k/a) + i)/t))"
 # Those that are there when the backward pass begins; or what exceeds the activations that go while others come.
 _GRADIENTS = "max(kg*wg*P/z2, max(wg*P/z2, (wg + wf)*P/z1) + wd*O - activations - output)"
 # What the last layer needs besides, or one that is computed again; or FSDP, to add up the gradients of the next one.
@@ -63,14 +65,15 @@ SIZES = (
     Formula("N", "parameters", "", "l*(Lm + nb) + Ea*h", PARAMETERS),
     Formula("M", "model's operations per iteration", "FLOP", "6*B*s*(l*(Lm + 2*s*ha) + h*V)", PALM),
     Formula("Fa", "of attention, of these and recomputed ones", "FLOP", "(3 + Ra)*4*B*l*s**2*ha", FLOPS),
-    Formula("F", "and recomputed ones", "FLOP", "M + 2*B*s*l*(R*Lm + Ra*2*s*ha)", FLOPS),
+    Formula("Lr", "of these, recomputed", "", "R*Lm - Rs*(h*ha*(1 + k/a) + (j - 1)*h*i)", FLOPS),
+    Formula("F", "and recomputed ones", "FLOP", "M + 2*B*s*l*(Lr + Ra*2*s*ha)", FLOPS),
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
     Formula("parameters", "", "B", "wh*wp*P/z3 + wc*C + (z3 > 1)*wq*min(P, max(ql, E*h/t, nr*P))", ZERO),
     Formula("gradients", "", "B", _GRADIENTS, MEASURED),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
-    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*wr*sq*b*h/q) + R*A + (u - x)*S", KEPT),
+    Formula("activations", "", "B", "f*lp*((1 - R)*A + R*Ak) + R*A + (u - x)*S", KEPT),
     Formula("output", "logits; or what a layer's gradients need besides", "B", _OUTPUT, MEASURED),
     Formula("stages", "what they send and receive", "B", "m*(hs*wr*sq*b*h/q + (hs == 1)*w*sq*b*V/ty)", MEASURED),
 )
@@ -82,6 +85,7 @@ STAGE = (
     Formula(
         "A", "of these, kept", "B", "D - (u - x)*S + w*sq*b*(rc*ha - ag*i)/t", "Korthikanti et al. 2022, section 5"
     ),
+    Formula("Ak", "or where it is recomputed", "B", _KEPT_OF_RECOMPUTED, f"{KEPT}; torchtitan"),
     Formula("Y", "logits, and the input of their product", "B", "sq*b*(12*V/ty + (wr + w)*h/q)", MEASURED),
     Formula("Q", "of these, kept", "B", "Y - (12 - wy)*sq*b*V/ty", MEASURED),
     Formula("I", "of a layer's, of its input and its wide layer", "B", "sq*b*(wr*h/q + 2*w*(j - 1)*i/t)", MEASURED),
@@ -98,7 +102,7 @@ TIME = (
     ),
     Formula("attention", "scores of attention", "s", "Fa*(1 + u)/2/(n*X*ea)*lp*p/l", FLASH),
     Formula("elementwise", "all else; memory-bound", "s", "m*(lp*((3 + R)*D + (Ra - R)*u*S) + cy*Y)*cp/W", ROOFLINE),
-    Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R)*2*(t - 1)/t*w*sq*b*h/Bt", RING),
+    Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R - Rs)*2*(t - 1)/t*w*sq*b*h/Bt", RING),
     Formula("context", "keys and values within sequences", "s", _AROUND, "Liu et al. 2023 (Ring Attention)"),
     Formula("pipeline", "between stages", "s", "xp*2*m*ch*w*sq*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
     Formula("bubble", "idle stages", "s", f"xb*(p - 1)/m/ch*({_WORK})", BUBBLE),

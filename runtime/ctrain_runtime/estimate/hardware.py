@@ -128,11 +128,11 @@ def find_gpus(name: str) -> tuple[GpuType, ...]:
         hint = suggest(name.upper(), MODELS) or f"GPU types: {', '.join(MODELS)}"
         raise UsageError(f"unknown GPU type {name!r}", hint)
     types = [(type_, parsed) for type_, parsed in types if gpu.form in ("", parsed.form)] or types
-    found = sorted((type_ for type_, _ in types), key=lambda type_: type_.memory)
-    listed = [type_ for type_ in found if type_.memory == gpu.memory]
-    if listed or (gpu.model not in _WITH_CPU and 0 < gpu.memory <= found[-1].memory):
-        found = listed or [_resized(found[0], gpu)]
-    return _slices(found, gpu) if gpu.slice else tuple(found)
+    possible = sorted((type_ for type_, _ in types), key=lambda type_: type_.memory)
+    listed = [type_ for type_ in possible if type_.memory == gpu.memory]
+    if listed or (gpu.model not in _WITH_CPU and 0 < gpu.memory <= possible[-1].memory):
+        possible = listed or [_resized(possible[0], gpu)]
+    return _slices(possible, gpu) if gpu.slice else tuple(possible)
 
 
 def ambiguity(name: str, types: Sequence[GpuType], used: GpuType) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def _slices(types: Sequence[GpuType], gpu: gpus.Gpu) -> tuple[GpuType, ...]:
     usual = {1: 1 / 8, 2: 2 / 8, 3: 4 / 8, 4: 4 / 8}.get(part.compute, 1) if slices == 7 else part.compute / 4
     large_enough = [type_ for type_ in types if type_.memory >= part.memory] or types
     fitting = [type_ for type_ in large_enough if abs(type_.memory * usual - part.memory) < 1] or large_enough
-    found: dict[tuple[float, float], GpuType] = {}
+    instances: dict[tuple[float, float], GpuType] = {}
     for whole in fitting:
         compute, memory = min(1.0, part.compute / slices), min(1.0, part.memory / whole.memory)
         type_ = replace(
@@ -176,5 +176,5 @@ def _slices(types: Sequence[GpuType], gpu: gpus.Gpu) -> tuple[GpuType, ...]:
             watts=whole.watts * compute,
             unverified=tuple(dict.fromkeys((*whole.unverified, "link", "watts"))),
         )
-        found.setdefault((type_.bf16, type_.bandwidth), type_)
-    return tuple(found.values())
+        instances.setdefault((type_.bf16, type_.bandwidth), type_)
+    return tuple(instances.values())

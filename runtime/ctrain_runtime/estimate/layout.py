@@ -16,6 +16,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Schedule = Literal["1f1b", "gpipe"]
 Recompute = Literal["none", "selective", "full"]
 Attention = Literal["flash", "plain"]
+Loss = Literal["plain", "fused", "parallel"]
 Precision = Literal["bf16", "fp8", "autocast", "fp32"]
 
 # Of how many parts of the state (optimizer, gradients, parameters) a data-parallel rank keeps only its share.
@@ -27,7 +28,8 @@ _NO_PIPELINE = ("zero2", "zero3", "hsdp")  # DeepSpeed's pipeline engine refuses
 class Layout:
     """`strategy` is that of the data-parallel ranks: hsdp is fsdp within a node, whose nodes are replicas. `batch` is
     global, `micro_batch` that of a GPU, in sequences, each of which `cp` GPUs share. A stage has `interleave` parts of
-    the layers, which are not neighbours. `compiled`: as a whole, as llm.c."""
+    the layers, which are not neighbours. `compiled`: as a whole, as llm.c. `loss`: fused makes gradients
+    of logits from these in one kernel; of parallel, tensor-parallel ranks share them."""
 
     batch: int
     micro_batch: int = 1
@@ -40,6 +42,7 @@ class Layout:
     interleave: int = 1
     recompute: Recompute = "none"
     attention: Attention = "flash"
+    loss: Loss = "plain"
     sequence_parallel: bool = False
     precision: Precision = "bf16"
     compiled: bool = False
@@ -53,6 +56,11 @@ class Layout:
     @property
     def is_flash(self) -> bool:
         return self.attention == "flash"
+
+    @property
+    def recomputes_layers(self) -> bool:
+        """All that they keep, or but for some of their products: else only attention, if at all."""
+        return self.recompute == "full" or (self.recompute == "selective" and self.is_flash)
 
     @property
     def hands_over(self) -> bool:
@@ -74,6 +82,11 @@ class Layout:
     def splits_model(self) -> bool:
         """Or its sequences."""
         return self.tp > 1 or self.pp > 1 or self.cp > 1
+
+    @property
+    def is_of_megatron(self) -> bool:
+        """Megatron-LM's, but where it splits nothing: that is told from DeepSpeed by FP8 alone."""
+        return self.precision == "fp8" or (self.splits_model and self.precision == "bf16" and not self.is_fsdp)
 
     def data_parallel(self, gpus: int) -> int:
         return gpus // (self.tp * self.pp * self.cp)
@@ -100,6 +113,7 @@ class Layout:
             "interleave",
             "micro_batch",
             "recompute",
+            "loss",
             "offload",
             "sequence_parallel",
             "compiled",
@@ -130,6 +144,8 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
         nearest = f"Nearest: {_multiples('--batch', layout.batch, step)}"
         raise UsageError(f"{problem} x micro batch {layout.micro_batch} = {step}", nearest)
     _check_combination(hardware, layout)
+    _check_selective(model, layout)
+    _check_loss(layout)
     if layout.interleave > 1:
         _check_interleaved(model, layout, layout.micro_batches(gpus))
 
@@ -157,8 +173,24 @@ def _check_combination(hardware: Hardware, layout: Layout) -> None:
     if layout.compiled and not layout.can_be_compiled:
         problem = "compiled programs are told from others only in bf16, with FlashAttention, where no layers are split"
         raise UsageError(problem, "Omit --compiled")
-    if layout.recompute == "selective" and layout.attention == "flash":
-        raise UsageError("FlashAttention keeps no scores that could be recomputed", "Pass --recompute none or full")
+
+
+def _check_selective(model: Model, layout: Layout) -> None:
+    """That of plain attention is of its scores; that of FSDP is torchtitan's, which has Llamas alone."""
+    if layout.recompute != "selective" or not layout.is_flash or (layout.is_fsdp and model.gated):
+        return
+    problem = "FlashAttention keeps no scores that could be recomputed"
+    raise UsageError(problem, "Pass --recompute none or full; selective is estimated of FSDP with SwiGLU, too")
+
+
+def _check_loss(layout: Layout) -> None:
+    if layout.loss == "plain":
+        return
+    if layout.compiled or layout.is_of_megatron:
+        program = "llm.c" if layout.compiled else "Megatron-LM"
+        raise UsageError(f"--loss {layout.loss}: {program} has a loss of its own, which is estimated", "Omit --loss")
+    if layout.loss == "parallel" and not (layout.is_fsdp and layout.tp > 1):
+        raise UsageError("--loss parallel shares logits among the ranks of --tp, with FSDP", "Pass --loss fused")
 
 
 def _check_context_parallel(model: Model, hardware: Hardware, layout: Layout) -> None:

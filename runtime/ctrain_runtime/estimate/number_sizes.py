@@ -21,7 +21,7 @@ class NumberSizes:
 
     activation: int
     residual: int
-    norms: int
+    norms: float
     parameter: int
     gathered: int
     copy: int
@@ -33,29 +33,42 @@ class NumberSizes:
     layer: int = 0
     end: int = 0
     logit: int = 12
-    again: int = 0
-    rotated: int = 0
+    again: float = 0
+    rotated: float = 0
     host: int = 0
+
+
+PLAIN, FUSED = 12, 4  # bytes of a logit: its logarithm of the softmax and two gradients; the logit and its gradient
 
 
 def number_sizes(layout: Layout, *, gated: bool) -> NumberSizes:
     """Those of the program that trains with this strategy and precision. Sources: docs/estimate-formulas.md."""
     deepspeed, fsdp, zero3 = layout.strategy.startswith("zero"), layout.is_fsdp, layout.strategy == "zero3"
-    rotated, in_fp32 = int(gated), 8 + 4 * zero3
+    rotated, in_fp32, logit = int(gated), 8 + 4 * zero3, FUSED if layout.loss == "fused" else PLAIN
     if layout.precision == "fp32":  # DeepSpeed updates a copy of the parameters
         own = (12, 0, 8, 2, 0) if deepspeed else (8, 0, 0, 4, 16 if fsdp else 0)
-        return NumberSizes(4, 4, 2, 4, 4, 0, 4, 4, *own, rotated=rotated, host=in_fp32)
+        return NumberSizes(4, 4, 2, 4, 4, 0, 4, 4, *own, logit, rotated=rotated, host=in_fp32)
     if layout.precision == "autocast":  # query, key and value, and both maps of SwiGLU, cast the same number each
         norms, state = 5 if gated else 4, 12 if deepspeed else 8
-        return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, state, rotated=rotated, host=in_fp32)
+        return NumberSizes(2, 4, norms, 4, 4, 2, 4, 4, state, logit=logit, rotated=rotated, host=in_fp32)
     if fsdp:  # a shard in fp32, with its gradient; the rest of the layer in bf16: 2 + 2 gathered, gradients in 2 and 4
-        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10, rotated=rotated)
+        return NumberSizes(2, 2, 2, 4, 2, 0, 4, 2, 8, layer=2, end=10, logit=logit, rotated=rotated)
     if layout.compiled:  # llm.c makes the gradients of logits in their place
         return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, logit=2)
-    megatron = layout.splits_model or layout.precision == "fp8"
-    if deepspeed and not megatron:  # the state's share of gradients is in fp32, too
-        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2, rotated=rotated, host=2 + 2 * zero3)
-    # Megatron-LM adds up gradients in fp32, and SwiGLU is one function, which keeps its arguments. Matrices in FP8 are
-    # there twice: one is transposed.
-    copies, again = 2 if layout.precision == "fp8" else 0, int(gated and megatron)
-    return NumberSizes(2, 2, 2, 2, 2, copies, 4, 4, 12, again=again, rotated=rotated * (not megatron))
+    if layout.is_of_megatron:
+        return _of_megatron(layout.precision == "fp8", gated)
+    if deepspeed:  # the state's share of gradients is in fp32, too
+        return NumberSizes(2, 2, 2, 2, 2, 0, 2, 2, 12, 4, 8, 2, logit=logit, rotated=rotated, host=2 + 2 * zero3)
+    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12, logit=logit, rotated=rotated)
+
+
+def _of_megatron(fp8: bool, gated: bool) -> NumberSizes:
+    """The softmax of a logit becomes its gradient in place, in fp32, and is cast to bf16. SwiGLU is one function, which
+    keeps its arguments.
+
+    In FP8, NVIDIA's recipes have matrices in FP8 alone, twice, since one is transposed, and add gradients up in bf16.
+    What products read is kept in FP8: results of norms and of the wide layer's function, and attention's once more.
+    """
+    if fp8:
+        return NumberSizes(2, 2, 1, 2, 2, 0, 2, 2, 12, logit=6, again=0.5 + gated, rotated=0.5)
+    return NumberSizes(2, 2, 2, 2, 2, 0, 4, 4, 12, logit=6, again=int(gated))

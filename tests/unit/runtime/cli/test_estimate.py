@@ -141,6 +141,21 @@ def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.Ca
     assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
 
 
+def test_what_published_runs_had_enough_memory_for_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = "--layers 96 --hidden 18432 --heads 96 --kv-heads 8 --vocabulary 256000 --sequence 4096 --untied"
+    spread = "--gpus 128 --strategy zero1 --tp 8 --pp 8 --interleave 12 --sequence-parallel"
+    words = (*shape.split(), *spread.split(), "--gpu-type", "H100-SXM5-80GB")
+    code, out, error = estimate(capsys, *words, "--batch", "32")
+    assert (code, error) == (0, "")
+    [memory] = [line for line in out.splitlines() if line.startswith("memory    ")]
+    assert re.search(
+        r" usable per GPU: unknown whether it fits; published runs of Megatron-LM ran .* 1\.\d\d times", memory
+    )
+    assert "usable: may fit\n" in out
+    assert as_json(capsys, *words, "--batch", "32")["fits"] is None
+    assert estimate(capsys, *words, "--batch", "32", "--micro-batch", "2")[0] == 74
+
+
 def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]) -> None:
     hardware = as_json(capsys, "gpt2", "--site", "neuron", "--nodes", "2")["hardware"]
     assert (hardware["gpu"]["name"], hardware["count"], hardware["per_node"]) == ("A100-SXM4-40GB", 16, 8)
@@ -199,14 +214,18 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("gpt2", *A100, "--strategy", "hsdp"), 64, "on one node, hsdp is fsdp. Pass --strategy fsdp, or more nodes\n"),
         (("gpt2", *A100, "--kv-heads", "5"), 64, "12 heads are not a multiple of 5 of keys and values. Nearest: "),
         (("nowhere/config.json", *A100), 71, "nowhere/config.json cannot be read: No such file or directory"),
+        (("./nowhere", *A100), 71, "./nowhere cannot be read: No such file or directory"),
+        (("/nowhere/model", *A100), 71, "/nowhere/model cannot be read: No such file or directory"),
+        (("meta-llama/Llama-3-8B", *A100), 64, "unknown model 'meta-llama/Llama-3-8B'. Did you mean 'llama-3-8b'?"),
+        (("gpt2", *A100, "--tp", "2", "--loss", "fused"), 64, "--loss fused: Megatron-LM has a loss of its own, "),
         (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
     ],
 )  # fmt: skip  # rows, as they are read
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, error: str) -> None:
-    ended, out, said = estimate(capsys, *arguments)
+    ended, out, message = estimate(capsys, *arguments)
     assert (ended, out) == (code, "")
-    assert said.startswith(f"ctrain: {error}")
-    assert said.count("\n") == 1
+    assert message.startswith(f"ctrain: {error}")
+    assert message.count("\n") == 1
 
 
 def test_dimensions_make_or_change_a_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,7 +274,7 @@ def test_a_run_calibrates_and_is_compared(capsys: pytest.CaptureFixture[str], tm
     a_run(tmp_path / "runs", 8, "".join(f"{json.dumps(line)}\n" for line in [*slow, *rates]))
     words = ("gpt2", *A100, "--gpus", "64", "--batch", "4096", "--runs", str(tmp_path / "runs"))
     data = as_json(capsys, *words, "--calibrate", "one")
-    assert "1,000,000 tokens/s on 8 GPUs, estimated were 832,161;" in data["notes"][-1]
+    assert "1,000,000 tokens/s on 8 GPUs, estimated were 835,629;" in data["notes"][-1]
     assert data["values"]["tokens_per_second"] == pytest.approx(8e6, rel=0.05)
     unchecked = "; its model and layout are unknown: no --estimate"
     assert data["notes"][-1].endswith(f"reach {data['efficiency']:.1%} of the peak{unchecked}")

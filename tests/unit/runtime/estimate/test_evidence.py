@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ctrain_runtime.estimate.estimate import make_estimate
-from ctrain_runtime.estimate.evidence import find_band, median, published_runs
+from ctrain_runtime.estimate.evidence import find_band, median, memory_is_unknown, published_runs
 from ctrain_runtime.estimate.families import OTHER
 from ctrain_runtime.estimate.layout import check
 from ctrain_runtime.estimate.presets import PRESETS
@@ -55,6 +55,29 @@ def test_published_layouts_are_possible() -> None:
     for run in published_runs():
         check(run.case.model, run.case.hardware, run.case.layout)
         assert run.published > 0 and run.source
+
+
+def test_no_published_run_is_told_that_it_does_not_fit() -> None:
+    """All of them ran."""
+    known = [run for run in published_runs() if run.role in ("fitted", "judged")]
+    estimates = [make_estimate(run.case) for run in known]
+    assert all(estimate.fits or memory_is_unknown(estimate) for estimate in estimates)
+    assert sum(estimate.fits for estimate in estimates) >= 0.9 * len(estimates)
+
+
+def test_published_memory_is_met() -> None:
+    """torchtitan's: what torch had reserved, which is more than what was used."""
+    ratios = [run.peak / make_estimate(run.case).values["G"] for run in published_runs() if run.peak]
+    assert len(ratios) >= 4
+    assert min(ratios) >= 1 and max(ratios) <= 1.25
+
+
+def test_what_did_not_fit_does_not() -> None:
+    """torchtitan's docs/performance.md: Llama 2 70B on 64 A100 with its selective recomputation, two sequences: OOM."""
+    model = PRESETS["llama-2-70b"]
+    case = a_case(model, 64, 128, strategy="fsdp", recompute="selective", micro_batch=2)
+    assert not make_estimate(case).fits and not memory_is_unknown(make_estimate(case))
+    assert make_estimate(replace(case, layout=replace(case.layout, micro_batch=1))).fits
 
 
 def test_a_band_has_the_nearest_run_and_contains_the_estimate() -> None:

@@ -23,27 +23,27 @@ PUBLISHED = [
 def test_a_layout_at_least_as_good_as_the_published_one_and_why(
     name: str, gpus: int, batch: int, published: dict[str, int], era: dict[str, str]
 ) -> None:
-    found = fit(a_case(PRESETS[name], gpus, batch, **era), set(era))
-    best = found.ranked[0]
+    result = fit(a_case(PRESETS[name], gpus, batch, **era), set(era))
+    best = result.ranked[0]
     theirs = make_estimate(a_case(PRESETS[name], gpus, batch, **published, **era))
     assert best.fits
     assert best.values["T"] <= theirs.values["T"]
-    reasons = found.reasons()
+    reasons = result.reasons()
     assert any("slower (" in reason for reason in reasons)
     assert any("does not fit: " in reason for reason in reasons)
 
 
 def test_another_choice_is_judged_with_the_micro_batch_that_suits_it() -> None:
-    found = fit(a_case(PRESETS["llama-3-8b"], 64, 512), ())
-    other = next(reason for reason in found.reasons() if reason.startswith("recompute"))
-    best = found.ranked[0].case.layout
+    result = fit(a_case(PRESETS["llama-3-8b"], 64, 512), ())
+    other = next(reason for reason in result.reasons() if reason.startswith("recompute"))
+    best = result.ranked[0].case.layout
     times = [
         one.values["T"]
-        for one in found.ranked
+        for one in result.ranked
         if replace(one.case.layout, micro_batch=best.micro_batch, recompute=best.recompute) == best
         and one.case.layout.recompute != best.recompute
     ]
-    slower = min(times) / found.ranked[0].values["T"] - 1
+    slower = min(times) / result.ranked[0].values["T"] - 1
     assert f"{slower:.1%} slower" in other or slower < 0.05
 
 
@@ -55,8 +55,8 @@ def test_a_change_that_is_not_worth_it_is_none() -> None:
 
 
 def test_530b_is_split_as_published() -> None:
-    found = fit(a_case(PRESETS["mt-nlg-530b"], 2240, 1920, **MEGATRON), {*MEGATRON, "strategy"})
-    layout = found.ranked[0].case.layout
+    result = fit(a_case(PRESETS["mt-nlg-530b"], 2240, 1920, **MEGATRON), {*MEGATRON, "strategy"})
+    layout = result.ranked[0].case.layout
     assert (layout.tp, layout.pp) == (8, 35)
 
 
@@ -71,8 +71,8 @@ def test_what_fits_on_a_gpu_is_not_split() -> None:
 
 
 def test_given_choices_stay() -> None:
-    found = fit(a_case(PRESETS["gpt2-xl"], 8, 512, strategy="zero1", micro_batch=2), {"strategy", "micro_batch"})
-    layouts = [one.case.layout for one in (*found.ranked, *found.too_large)]
+    result = fit(a_case(PRESETS["gpt2-xl"], 8, 512, strategy="zero1", micro_batch=2), {"strategy", "micro_batch"})
+    layouts = [one.case.layout for one in (*result.ranked, *result.too_large)]
     assert {(layout.strategy, layout.micro_batch) for layout in layouts} == {("zero1", 2)}
 
 

@@ -41,7 +41,7 @@ from samples.estimates import a_hardware
 )
 def test_a_name_means_no_more_than_it_says(name: str, meant: str) -> None:
     """In the spelling of schedulers and drivers; of several types, the one with the least memory first."""
-    assert " ".join(found.name for found in find_gpus(name)) == meant
+    assert " ".join(gpu.name for gpu in find_gpus(name)) == meant
 
 
 @pytest.mark.parametrize("name", GPU_TYPES)
@@ -69,10 +69,10 @@ def test_forms_of_a_model_compute_at_other_rates() -> None:
     ],
 )
 def test_a_mig_instance_is_a_part_of_a_gpu(name: str, meant: str, memory: int, share: float) -> None:
-    found, whole = find_gpus(name)[0], GPU_TYPES[meant.partition(" ")[0]]
-    assert (found.name, found.memory) == (meant, memory)
-    assert found.bf16 == pytest.approx(whole.bf16 * share) and found.bandwidth <= whole.bandwidth
-    assert found.link < whole.link and "link" in found.unverified, "instances have no NVLink"
+    gpu, whole = find_gpus(name)[0], GPU_TYPES[meant.partition(" ")[0]]
+    assert (gpu.name, gpu.memory) == (meant, memory)
+    assert gpu.bf16 == pytest.approx(whole.bf16 * share) and gpu.bandwidth <= whole.bandwidth
+    assert gpu.link < whole.link and "link" in gpu.unverified, "instances have no NVLink"
 
 
 @given(st.from_regex(r"(nvidia_)?(a100|A30|h100|gh200|V100S?)[-_ a-z0-9.]{0,20}", fullmatch=True) | st.text())
@@ -81,8 +81,8 @@ def test_any_name_is_a_gpu_or_refused_and_never_more_than_the_largest_of_its_mod
         types = find_gpus(name)
     except UsageError:
         return
-    assert types and all(0 <= found.memory <= 180 and 0 < found.bf16 <= 2250 for found in types)
-    assert list(types) == sorted(types, key=lambda found: found.memory)
+    assert types and all(0 <= gpu.memory <= 180 and 0 < gpu.bf16 <= 2250 for gpu in types)
+    assert list(types) == sorted(types, key=lambda gpu: gpu.memory)
 
 
 def test_unknown_gpus() -> None:

@@ -44,7 +44,15 @@ GPT3 = PRESETS["gpt3-175b"]
         (8, {"batch": 12, "pp": 2, "interleave": 2}, "3 micro batches are not a multiple of pp 2, as --interleave "
          "needs. Nearest: --batch 8 or --batch 16"),
         (8, {"recompute": "selective"}, "FlashAttention keeps no scores that could be recomputed. "
-         "Pass --recompute none or full"),
+         "Pass --recompute none or full; selective is estimated of FSDP with SwiGLU, too"),
+        (8, {"recompute": "selective", "strategy": "fsdp"}, "FlashAttention keeps no scores that could be recomputed. "
+         "Pass --recompute none or full; selective is estimated of FSDP with SwiGLU, too"),
+        (8, {"loss": "fused", "tp": 8}, "--loss fused: Megatron-LM has a loss of its own, which is estimated. "
+         "Omit --loss"),
+        (8, {"loss": "fused", "strategy": "zero1", "compiled": True}, "--loss fused: llm.c has a loss of its own, "
+         "which is estimated. Omit --loss"),
+        (8, {"loss": "parallel", "strategy": "fsdp"}, "--loss parallel shares logits among the ranks of --tp, with "
+         "FSDP. Pass --loss fused"),
     ],
 )  # fmt: skip  # rows, as they are read
 def test_what_does_not_divide(gpus: int, layout: dict[str, Any], error: str) -> None:

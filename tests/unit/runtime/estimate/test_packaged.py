@@ -30,6 +30,13 @@ from ctrain_runtime.estimate.presets import PRESETS
         ("gpt2", {"strategy": "zero2", "offload": True}, "ctrain run gpt -- strategy=zero2 offload=cpu bf16=true"),
         ("gpt2", {"strategy": "hsdp"}, "no packaged example shares within nodes alone; torchtitan does"),
         ("gpt2", {"cp": 2}, "no packaged example splits sequences; Megatron-LM does"),
+        ("gpt2", {"strategy": "fsdp", "loss": "fused"}, "no packaged example has this loss; llm-foundry does"),
+        ("gpt2", {"loss": "fused"}, "no packaged example has this loss; own code"),
+        (
+            "llama-3-8b",
+            {"strategy": "fsdp", "recompute": "selective"},
+            "no packaged example recomputes a part of a layer; torchtitan does",
+        ),
         ("llama-3-8b", {"strategy": "fsdp"}, "ctrain run gpt -- model=llama strategy=fsdp bf16=true"),
         ("llama-3-8b", {"tp": 8}, "no packaged example splits layers like this; Megatron-LM does"),
         (
