@@ -90,6 +90,7 @@ class Job:
 
     `directory`: the host directory it runs in, None if it is part of the image; `file`: its job.yaml, None for a
     command. `independent`: its ranks form no world. `parameters`: settings of the program, which follow the command.
+    `interactive`: it has the user's terminal.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Job:
     hang_after: str = ""
     on_hang: str = "report"
     retries: Union[int, Literal["until done"]] = 0
+    interactive: bool = False
 
     @property
     def where(self) -> str:

@@ -135,7 +135,7 @@ def test_all_text_survives_srun_and_the_engine(
     plan = a_plan(
         job=a_job(command=("python", *arguments), env=of_job, workdir=workdir, directory=Path(folder), launcher="env"),
         facts=some_facts(engine=Engine("apptainer", bench.dump, "1.4.5")),
-        env=tuple(f"{key}={value}" for key, value in of_user.items()),
+        env=of_user,
         mounts=tuple(mounts),
         ranks_per_node=1,
         run_directory=run_path(bench, run),
@@ -206,7 +206,7 @@ def test_all_text_survives_whole_jobs(
         site=a_site(scheduler=scheduler, mpi=mpi),
         job=a_job(command=("python", *arguments), env=of_job, workdir="/a b", launcher="env"),
         facts=some_facts(cluster=cluster, engine=Engine("apptainer", bench.dump, "1.4.5")),
-        env=tuple(of_caller.keys() - of_job.keys()),
+        env=dict.fromkeys(of_caller.keys() - of_job.keys()),
         ranks_per_node=1,
         run_directory=run_path(bench, run),
     )

@@ -14,7 +14,8 @@ from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
+from ctrain_runtime.plan.model import Inputs, Launch, LaunchPlan
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.plan.size_request import make_size_request
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
@@ -75,15 +76,19 @@ def some_facts(**changes: Any) -> Facts:
 
 
 def a_plan(**parts: Any) -> LaunchPlan:
-    """A plan of these parts, as run/prepare.py makes it; the fields of Options may be given too."""
-    options = Options(
-        **{field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
-    )
-    options = dataclasses.replace(options, preflight=options.preflight or "off")
+    """A plan of these parts, as run/prepare.py makes it; the fields of Options and Inputs may be given too."""
     job, site, facts = parts.pop("job", a_job()), parts.pop("site", a_site()), parts.pop("facts", some_facts())
-    fit = sizing.fit(make_size_request(options, job, facts.cluster), facts.cluster, site)
     image, run = parts.pop("image", an_image()), parts.pop("run_directory", RUN)
-    return make_plan(job, site, image, options, facts, fit, run, **parts)
+    job = dataclasses.replace(job, interactive=parts.pop("interactive", False))
+    inputs = Inputs(**_fields(Inputs, parts))
+    options = Options(**{"preflight": "off", **_fields(Options, parts)})
+    parts = {name: value for name, value in parts.items() if not hasattr(inputs, name) and not hasattr(options, name)}
+    fit = sizing.fit(make_size_request(options, job, facts.cluster), facts.cluster, site)
+    return make_plan(job, site, image, options, facts, fit, inputs, run, **parts)
+
+
+def _fields(kind: type[Any], parts: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: parts[field.name] for field in dataclasses.fields(kind) if field.name in parts}
 
 
 def changed(plan: LaunchPlan, **values: Any) -> LaunchPlan:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime.cluster.model import Partition
-from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.request import Request
 from ctrain_runtime.site.select import select_site
@@ -30,10 +31,11 @@ def make_machine(programs: Path, tmp_path: Path) -> Path:
 
 
 def asked(site: str = "generic-slurm", options: Any = None, **parts: Any) -> Request:
-    """A request for ./job on a site, with these options of a plan; or for a command, with an image."""
-    reference = "" if "image" in parts and "command" in parts else "./job"
-    selected = select_site(site, {"store": "store"})
-    return Request(selected, **{"reference": reference, "options": Options(**(options or {})), **parts})
+    """A request for ./job on a site, with these options; or for a command, with an image. The other parts are options,
+    too, or of the request itself."""
+    job = "" if "image" in parts and "command" in parts else "./job"
+    own = {name: parts.pop(name) for name in list(parts) if not hasattr(Options(), name)}
+    return Request(select_site(site, {"store": "store"}), Options(**{"job": job, **(options or {}), **parts}), **own)
 
 
 def plan_of(*arguments: Any, **parts: Any) -> LaunchPlan:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from ctrain_runtime.api.job import Job, make_request
+from ctrain_runtime.api.job import Job
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import directory, logs, parent_directories, wait
@@ -18,6 +18,7 @@ from ctrain_runtime.run.follow import Metrics, read_text
 from ctrain_runtime.run.pick_up import find_run, pick_up, refresh
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.request import make_request
 from ctrain_runtime.run.submit import submit as submit_launch
 
 

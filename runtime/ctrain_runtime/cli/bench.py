@@ -48,11 +48,11 @@ def execute(args: argparse.Namespace) -> int:
     _check(operations, sizes)
     if args.independent or args.launcher == "node":
         raise UsageError("bench measures ranks of one world", "Leave out --independent and --launcher node")
-    request = run_options.make_request(args)
+    request = run_options.request_of(args)
     program = f'TORCH_CPP_LOG_LEVEL=ERROR exec python3 -W ignore "$CTRAIN_RUN_DIR/{run_files.BENCH_PROGRAM}" "$@"'
     command = ("/bin/sh", "-c", program, "bench", ",".join(sizes), ",".join(operations))
-    options = dataclasses.replace(request.options, launcher=args.launcher or "env")
-    prepared = prepare(dataclasses.replace(request, command=command, job_name="bench", options=options))
+    options = dataclasses.replace(request.options, command=command, launcher=args.launcher or "env")
+    prepared = prepare(dataclasses.replace(request, job_name="bench", options=options))
     plan = prepared.launch.plan
     if args.save and (plan.size.nodes == 1 or not plan.placement.partition or "all-reduce" not in operations):
         raise UsageError("--save needs an all-reduce on several nodes", "Add: --nodes 2 --operations all-reduce")

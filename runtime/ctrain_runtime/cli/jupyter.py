@@ -20,7 +20,7 @@ from ctrain_runtime.cli import follow, run_options, run_view, tunnel
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.run.prepare import prepare
 
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105  # a variable that the server reads: other users' ps does not show it
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    request = run_options.make_request(args)
+    request = run_options.request_of(args)
     port = tunnel.choose_port(args.port)
     destination = tunnel.ssh_destination(is_local=not schedulers.get(request.site.site.scheduler).programs)
     line = tunnel.line("{port}", "{node}", destination) if destination else ""
     command = ("/bin/sh", "-c", SERVER, "jupyter", line, f"--port={port}", *args.rest)
-    options = _with_token(request.options)
-    prepared = prepare(replace(request, command=command, job_name="jupyter", options=options))
+    options = _with_token(replace(request.options, command=command))
+    prepared = prepare(replace(request, job_name="jupyter", options=options))
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0
@@ -67,6 +67,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def _with_token(options: Options) -> Options:
     """The options with a new token, which makes the run directory private. Raises UsageError if the user sets one."""
-    if any(text.partition("=")[0] == TOKEN for text in options.env):
+    if TOKEN in options.env:
         raise UsageError(f"--env: {TOKEN} is made by ctrain", "Remove it")
-    return replace(options, env=(*options.env, f"{TOKEN}={secrets.token_hex(24)}"))
+    return replace(options, env={**options.env, TOKEN: secrets.token_hex(24)})

@@ -23,6 +23,7 @@ from ctrain_runtime.cli.run_options import add_plain, add_site
 from ctrain_runtime.cli.runs import RUN_HELP, run_parents
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import LossesPart, UsageError
+from ctrain_runtime.plan.options import parse_env
 from ctrain_runtime.report import replayed
 from ctrain_runtime.run import replay
 from ctrain_runtime.run.parameters import parse_setting
@@ -91,24 +92,18 @@ def execute(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace, request: Request) -> Request:
     """The request with what the command line has in another way."""
-    names = {text.partition("=")[0] for text in args.env}
-    kept = tuple(text for text in request.options.env if text.partition("=")[0] not in names)
     options = dataclasses.replace(
         request.options,
         nodes=args.nodes,
         ranks_per_node=args.ranks_per_node,
         gpus_per_node=args.gpus_per_node,
         data=str(Path(args.data).resolve()) if args.data else request.options.data,
-        env=(*kept, *args.env),
-    )
-    return dataclasses.replace(
-        request,
-        image=args.image or request.image,
+        env={**request.options.env, **parse_env(args.env)},
+        image=args.image or request.options.image,
         name=args.name,
-        dry_run=args.dry_run,
-        options=options,
-        report=Activity(sys.stderr).report,
     )
+    report = Activity(sys.stderr).report
+    return dataclasses.replace(request, dry_run=args.dry_run, options=options, report=report)
 
 
 def _differences(name: str, rows: list[replayed.Row], unknown: list[str]) -> str:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.full and (args.json or not args.dry_run):
         raise UsageError("--full belongs to the text of a dry run", "Pass --dry-run --full, without --json")
-    request = run_options.make_request(args)
+    request = run_options.request_of(args)
     prepared = prepare(request)
     if args.dry_run:
         from ctrain_runtime.cli import run_view

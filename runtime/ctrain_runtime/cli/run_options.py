@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, get_args
 
-from ctrain_runtime.api import job
-from ctrain_runtime.api.job import Job
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher, OnHang, ParameterStyle
+from ctrain_runtime.plan.options import Options, parse_env
 from ctrain_runtime.plan.profile import DEFAULT_RANKS, DEFAULT_STEPS, TOOLS
 from ctrain_runtime.run.parameters import parse_setting
-from ctrain_runtime.run.request import Request
+from ctrain_runtime.run.request import Request, make_request
 from ctrain_runtime.site.select import FALLBACK
 
 IMAGE = (
@@ -183,7 +181,7 @@ def _add_image(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("image")
     add = group.add_argument
     text = "user layer over the image (repeatable)"
-    add("--layer", action="append", default=[], type=Path, metavar="FILE", help=text)
+    add("--layer", dest="layers", action="append", default=[], metavar="FILE", help=text)
     add("--store", metavar="DIR", help="store of the image (default: CTRAIN_STORE, then the site's)")
     add("--pull", action="store_true", help="pull the image of a reference again, even if it is cached")
     return group
@@ -235,26 +233,23 @@ def add_runs(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def make_request(args: argparse.Namespace) -> Request:
-    """The request of the command line: that of the job which programs would describe. Raises UsageError, SiteError,
-    ConfigError."""
+def request_of(args: argparse.Namespace) -> Request:
+    """The request of a command line. Raises UsageError, SiteError, ConfigError."""
     dry_run = bool(vars(args).get("dry_run"))
-    request = job.make_request(make_job(args), dry_run=dry_run, report=Activity(sys.stderr).report)
+    request = make_request(options_of(args), dry_run=dry_run, report=Activity(sys.stderr).report)
     if vars(args).get("here"):
         site = replace(request.site.site, scheduler=FALLBACK)
         return replace(request, site=replace(request.site, site=site))
     return request
 
 
-def make_job(args: argparse.Namespace) -> Job:
-    """The job of the command line. Raises UsageError."""
-    variables = (text.partition("=") for text in args.env)
+def options_of(args: argparse.Namespace) -> Options:
+    """The options of a command line. Raises UsageError."""
     given: dict[str, Any] = {
         **{name: tuple(value) if isinstance(value, list) else value for name, value in vars(args).items()},
         "command": tuple(args.rest),
-        "layers": tuple(args.layer),
         "parameters": dict(map(parse_setting, vars(args).get("set", ()))),
-        "env": {name: value if equals else None for name, equals, value in variables},
+        "env": parse_env(args.env),
         "settings": {name: value for name in SETTINGS if (value := getattr(args, name))},
     }
-    return Job(**{each.name: given[each.name] for each in fields(Job) if given.get(each.name) is not None})
+    return Options(**{each.name: given[each.name] for each in fields(Options) if given.get(each.name) is not None})

@@ -37,9 +37,9 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             "ctrain shell needs a terminal", "Run a program without one: ctrain run --image IMAGE -- PROGRAM"
         )
-    request = run_options.make_request(args)
-    command, options = request.command or SHELL, replace(request.options, interactive=True)
-    prepared = prepare(replace(request, command=command, job_name="shell", options=options))
+    request = run_options.request_of(args)
+    options = replace(request.options, command=request.options.command or SHELL)
+    prepared = prepare(replace(request, options=options, job_name="shell", interactive=True))
     if args.dry_run:
         print_line(run_view.describe(prepared))
         return 0

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    request = run_options.make_request(args)
+    request = run_options.request_of(args)
     if args.sweep:
         return sweep.submit_sweep(args, request)
     if args.at_once is not None:

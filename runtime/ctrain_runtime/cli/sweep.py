@@ -40,16 +40,17 @@ def submit_sweep(args: argparse.Namespace, request: Request) -> int:
     for option in ("at_once", "max_runs"):
         if (value := getattr(args, option)) is not None and value < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be a positive integer, not {value}")
-    planned = job.find(request.reference) if request.reference else job.from_command(request.command, Path.cwd())
-    axes = parse_axes(args.sweep, request.parameters, tuple(planned.parameters))
+    options = request.options
+    planned = job.find(options.job) if options.job else job.from_command(tuple(options.command), Path.cwd())
+    axes = parse_axes(args.sweep, options.parameters, tuple(planned.parameters))
     settings = combinations(axes, args.max_runs)
     # Whatever is wrong with all of them is wrong with the first, and nothing exists yet.
-    first = dataclasses.replace(request, name="", dry_run=True, parameters={**request.parameters, **settings[0]})
-    sample = prepare(first)
+    first = dataclasses.replace(options, name="", parameters={**options.parameters, **settings[0]})
+    sample = prepare(dataclasses.replace(request, options=first, dry_run=True))
     placement = sample.launch.plan.placement
     has_queue = bool(placement.partition) and not placement.allocation
     at_once = args.at_once or (None if has_queue else 1)
-    made = group.create(parent_directories.of_site(request.site.site), request.name, planned.name, at_once, settings)
+    made = group.create(parent_directories.of_site(request.site.site), options.name, planned.name, at_once, settings)
     if not args.json:
         print_line(run_view.summary(sample, request.site.reason, of_sweep=f"{made.name}-N"))
         limit = f", {at_once} at a time" if at_once else ""

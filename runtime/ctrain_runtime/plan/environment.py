@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import HOME
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.admission import numbers
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import expand
 
@@ -150,9 +151,9 @@ def unknown_conditions(site: Site, software: Mapping[str, str]) -> tuple[str, ..
     )
 
 
-def passed_names(env: Iterable[str]) -> tuple[str, ...]:
-    """The values of --env that are only a name: the caller's value is passed on, and is written nowhere."""
-    names = tuple(text for text in env if "=" not in text)
+def passed_names(env: Mapping[str, Optional[str]]) -> tuple[str, ...]:
+    """The variables of --env without a value: the caller's is passed on, and is written nowhere."""
+    names = tuple(name for name, value in env.items() if value is None)
     _check_names(names, UsageError, "--env")
     return names
 
@@ -188,10 +189,11 @@ def _check_names(names: Iterable[str], error: type[CtrainError], source: str) ->
             raise error(f"{source}: {name} is set by ctrain for each rank", "Remove it")
 
 
-def _assigned(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = dict(text.split("=", 1) for text in texts if "=" in text)
-    for text in texts:
-        if not VARIABLE.fullmatch(text.split("=", 1)[0]):
+def _assigned(env: Mapping[str, Optional[str]]) -> dict[str, str]:
+    for name, value in env.items():
+        if not VARIABLE.fullmatch(name):
+            text = name if value is None else f"{name}={value}"
             raise UsageError(f"--env {text!r} is not NAME=VALUE or NAME", "As in: --env NCCL_DEBUG=INFO")
-    _check_names(pairs, UsageError, "--env")
-    return pairs
+    assigned = {name: value for name, value in env.items() if value is not None}
+    _check_names(assigned, UsageError, "--env")
+    return assigned

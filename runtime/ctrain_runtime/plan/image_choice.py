@@ -13,7 +13,7 @@ from ctrain_runtime.gpus import Maker
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.plan.admission import native_driver
-from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
+from ctrain_runtime.plan.model import Inputs, PlannedImage, PlannedUserLayer
 from ctrain_runtime.store import lease
 
 _WHY = {  # an engine mounts no layers, by its kind
@@ -23,9 +23,9 @@ _WHY = {  # an engine mounts no layers, by its kind
 
 
 def choose_image(
-    image: Image, flat: Optional[Image], options: Options, facts: Facts, run_directory: Path, *, gpus: Optional[Maker]
+    image: Image, inputs: Inputs, facts: Facts, run_directory: Path, *, gpus: Optional[Maker]
 ) -> PlannedImage:
-    """The plan's image: `image`, or `flat` if the engine does not mount layers, with the user layers.
+    """The plan's image: `image`, or `inputs.flat` if the engine does not mount layers, with the user layers.
 
     Raises EngineError if neither works, UsageError if a layer was built on another image, or two have different
     versions.
@@ -33,7 +33,7 @@ def choose_image(
     An image that ctrain did not build, and of which nobody knows for whose GPUs it is, gets those that the run uses
     (None: no GPUs): without them it would compute on CPUs and say nothing.
     """
-    chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
+    chosen = _mountable(image, inputs, facts) if facts.ignores_layers else image
     software = chosen.manifest.software
     # Not all builds of torch for Intel's GPUs have torch.version.xpu.
     is_known = bool({"cuda", "rocm", "xpu"} & software.keys()) or software.get("torch", "").endswith(("+cpu", "+xpu"))
@@ -51,26 +51,26 @@ def choose_image(
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
         engine=facts.engine,
-        layers=_plan_user_layers(image, options.layers),
+        layers=_plan_user_layers(image, inputs.layers),
         lease=lease.lease_path(facts.lease_dir, str(chosen.path), run_directory),
     )
 
 
-def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> Image:
+def _mountable(image: Image, inputs: Inputs, facts: Facts) -> Image:
     """The image for an engine that silently ignores layers. Raises EngineError without one."""
     name = f"image {image.manifest.name} {image.manifest.version}"
     here = f"here ({_WHY[facts.engine.name]})"
-    if options.layers:
+    if inputs.layers:
         raise EngineError(
             f"{facts.engine.name} does not mount user layers {here}",
             "Ask the administrators to change that, or run without user layers",
         )
-    if flat is None:
+    if inputs.flat is None:
         raise EngineError(
             f"{facts.engine.name} does not mount overlay partitions {here}, and no flat version of {name} is published",
             "Ask the administrators to run: ctrain build IMAGE --flatten, then ctrain publish IMAGE --flatten",
         )
-    return flat
+    return inputs.flat
 
 
 def _plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[PlannedUserLayer, ...]:

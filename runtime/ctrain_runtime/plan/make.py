@@ -20,10 +20,10 @@ from ctrain_runtime.plan.image_choice import choose_image
 from ctrain_runtime.plan.model import (
     Checks,
     Environment,
+    Inputs,
     LaunchPlan,
     Mount,
     Mounts,
-    Options,
     Placement,
     PlannedImage,
     Program,
@@ -31,6 +31,7 @@ from ctrain_runtime.plan.model import (
 )
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.plan.profile import variables as profile_variables
 from ctrain_runtime.plan.size import JobFit, JobSize
@@ -45,26 +46,25 @@ def make_plan(
     options: Options,
     facts: Facts,
     fit: JobFit,
+    inputs: Inputs,
     run_directory: Path,
-    flat: Optional[Image] = None,
     digest_and_size: Callable[[Mount], tuple[str, int]] = lambda _mount: ("", 0),
     unproven: Callable[[LaunchPlan], str] = lambda _plan: "unknown",
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one; `digest_and_size` reads a data set that is
-    to be copied, `unproven` tells why no preflight of such a run has passed here ("": one has). The job's launcher is
-    not `auto`. Raises UsageError, ResourceError, SchedulerError, EngineError or DataError if the plan would
-    fail, JobError or ConfigError for invalid names of variables of the job or the site, and for a staging directory
-    that is not absolute.
+    `digest_and_size` reads a data set that is to be copied, `unproven` tells why no preflight of such a run has passed
+    here ("": one has). The job's launcher is not `auto`. Raises UsageError, ResourceError, SchedulerError, EngineError
+    or DataError if the plan would fail, JobError or ConfigError for invalid names of variables of the job or the site,
+    and for a staging directory that is not absolute.
     """
     _check_required(site, options)
     software = image.manifest.software
-    planned = choose_image(image, flat, options, facts, run_directory, gpus=_gpu_maker(fit, facts))
+    planned = choose_image(image, inputs, facts, run_directory, gpus=_gpu_maker(fit, facts))
     program = _program(job, site, options, facts, fit, software)
     environment = _environment(job, site, options, run_directory, fit, planned, program, software)
-    staging = plan_staging(options.stage, site, planned, fit.size.nodes, interactive=options.interactive)
-    data, mounts = data_mount(job, site, options), make_mounts(job, site, options, run_directory)
+    staging = plan_staging(options.stage, site, planned, fit.size.nodes, interactive=job.interactive)
+    data, mounts = data_mount(job, site, options), make_mounts(job, site, options, inputs, run_directory)
     cpu_bind = options.cpu_bind or site.cpu_bind or fit.cpu_bind
     one_task = count_tasks(program.launcher, fit.size) < fit.size.world_size
     listed, cores = binding.fit(cpu_bind, fit.size.ranks_per_node, one_task=one_task)
@@ -80,11 +80,11 @@ def make_plan(
         image=planned,
         program=program,
         size=size,
-        placement=_placement(site, options, facts, fit, options.cpu_bind or listed),
+        placement=_placement(site, options, inputs, facts, fit, options.cpu_bind or listed),
         environment=environment,
-        mounts=Mounts(mounts, data=data.source if data else "", resume=options.resume, code=options.code),
+        mounts=Mounts(mounts, data=data.source if data else "", resume=inputs.resume, code=inputs.code),
         staging=staging,
-        notify=options.notify,
+        notify=inputs.notify,
         checks=_estimate(job, site, program.command, size, gpus) if options.estimate else Checks(),
     )
     if options.stage_data:  # last: a data set may have to be read whole
@@ -105,7 +105,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         mpi=flavour,
         task_starter=choose_task_starter(site),
         independent=job.independent,
-        interactive=options.interactive,
+        interactive=job.interactive,
         as_root=facts.is_root,
         umask=facts.umask,
         restarts=_restarts(job, options),
@@ -124,7 +124,7 @@ def _estimate(job: Job, site: Site, command: Sequence[str], size: JobSize, gpus:
     return Checks(estimate=estimate, notes=notes)
 
 
-def _placement(site: Site, options: Options, facts: Facts, fit: JobFit, cpu_bind: str) -> Placement:
+def _placement(site: Site, options: Options, inputs: Inputs, facts: Facts, fit: JobFit, cpu_bind: str) -> Placement:
     allocation = facts.cluster.allocation
     return Placement(
         partition=fit.partition,
@@ -132,14 +132,14 @@ def _placement(site: Site, options: Options, facts: Facts, fit: JobFit, cpu_bind
         allocation=allocation.job_id if allocation else None,
         in_step=bool(allocation and allocation.in_step),
         cluster=facts.cluster.name,
-        settings={**({"comment": site.comment} if site.comment else {}), **dict(options.settings)},
+        settings={**({"comment": site.comment} if site.comment else {}), **options.settings},
         options=(*site.submit, *options.scheduler_options),
         not_requested=_not_requested(site, options),
         cpu_bind=cpu_bind,
         gpu_order=check_gpu_order(site) if fit.size.gpus_per_node else (),
         address_suffix=check_address_suffix(site),
-        after=options.after,
-        after_any=options.after_any,
+        after=inputs.after,
+        after_any=inputs.after_any,
     )
 
 
@@ -260,7 +260,7 @@ def check_gpu_order(site: Site) -> tuple[int, ...]:
 
 def _check_required(site: Site, options: Options) -> None:
     """Raise UsageError if an option is missing without which the site rejects jobs."""
-    given = {name for name, _ in options.settings} | ({"comment"} if site.comment else set())
+    given = options.settings.keys() | ({"comment"} if site.comment else set())
     further = (*site.submit, *options.scheduler_options)
     for name in site.required:
         if name not in given and not any(option.startswith(f"--{name}=") for option in further):

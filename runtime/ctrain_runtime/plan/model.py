@@ -1,18 +1,20 @@
-"""The launch plan and the options that shape it: plain frozen data, printed by --dry-run and kept as plan.json."""
+"""The launch plan, plain frozen data that --dry-run prints and plan.json keeps, and what else it is made from."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Optional
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.job import Value
 from ctrain_runtime.plan.size import JobSize
+
+if TYPE_CHECKING:  # start-up is measured
+    from ctrain_runtime.images.image import Image
+    from ctrain_runtime.images.user_layer import UserLayer
 
 IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an image ("Bind Paths and Mounts")
 
@@ -28,55 +30,16 @@ class CodeCopy:
 
 
 @dataclass(frozen=True)
-class Options:
-    """The requests of the command line, with absolute paths. None and "" mean: not given."""
+class Inputs:
+    """What the options and the job name, as run/plan_request has read it."""
 
-    nodes: Optional[int] = None
-    gpus_per_node: Optional[int] = None
-    ranks_per_node: Optional[int] = None
-    launcher: str = ""
-    independent: bool = False
-    partition: str = ""
-    time: str = ""
-    cpu_bind: str = ""
-    settings: tuple[tuple[str, str], ...] = ()  # options that every scheduler has: ("account", "ai") ...
-    scheduler_options: tuple[str, ...] = ()  # passed on as they are
-    data: str = ""
-    env: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
-    preflight: str = ""  # off, warn or strict
-    estimate: bool = False  # what does not fit is refused
-    stage: str = ""  # auto, always or never
-    stage_data: bool = False
-    resume: str = ""  # directory of an earlier run's checkpoint
+    flat: Optional[Image] = None  # the flattened image that can take the image's place
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
-    interactive: bool = False
+    resume: str = ""  # directory of an earlier run's checkpoint
+    code: Optional[CodeCopy] = None
     after: str = ""  # the id of a job of the same queue
     after_any: bool = False  # it may end with any code
-    restarts: Optional[int] = None
-    hang_after: str = ""
-    on_hang: str = ""
-    spare_nodes: int = 0
-    retries: Optional[int] = None
-    until_done: bool = False
     notify: tuple[str, ...] = ()  # the words of a command
-    code: Optional[CodeCopy] = None
-    profile: str = ""  # the profiler
-    profile_ranks: str = ""
-    profile_steps: str = ""
-
-
-# The fields of Options that run/prepare makes, from what it reads.
-PREPARED = frozenset(("resume", "layers", "interactive", "after", "after_any", "notify", "code"))
-
-
-def options_of(given: Mapping[str, Any]) -> Options:
-    """The options among values by name, such as those of a command line, but for what run/prepare makes."""
-    names = {each.name for each in fields(Options)} - PREPARED
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in names
-    }
-    return Options(**values)
 
 
 @dataclass(frozen=True)

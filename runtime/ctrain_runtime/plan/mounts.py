@@ -9,7 +9,8 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import ConfigError, DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
-from ctrain_runtime.plan.model import Mount, Options
+from ctrain_runtime.plan.model import Inputs, Mount
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import expand
 
@@ -17,7 +18,7 @@ SQUASHFS = (".sqfs", ".sqsh", ".squashfs")  # how the names of such images end
 MAGIC = b"hsqs"  # how they begin (the Linux kernel's squashfs_fs.h)
 
 
-def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
+def make_mounts(job: Job, site: Site, options: Options, inputs: Inputs, run_directory: Path) -> tuple[Mount, ...]:
     """The mounts of a run, in order. Raises UsageError, or DataError if the site lacks the job's data set.
 
     The run directory and the user's directory keep their paths inside, so that paths in arguments hold. Older engines
@@ -28,10 +29,10 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
         cache = expand(site.cache, f"site {site.name}: cache")
         mounts.append(Mount(cache, cache, read_only=False))
     if job.directory:
-        source = run_directory / run_files.CODE if options.code else job.directory
+        source = run_directory / run_files.CODE if inputs.code else job.directory
         mounts.append(Mount(str(source), str(job.directory), read_only=False))
-    if options.code:
-        stays = (f"{options.code.directory}/{name}" for name in options.code.live)
+    if inputs.code:
+        stays = (f"{inputs.code.directory}/{name}" for name in inputs.code.live)
         mounts += [Mount(path, path, read_only=False) for path in stays]
     data = data_mount(job, site, options)
     if data:
@@ -40,8 +41,8 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
             raise UsageError(problem, "Choose another parent of runs: --runs DIR")
         mounts.append(data)
     mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
-    if options.resume:
-        mounts.append(Mount(options.resume, RESUME, read_only=True))
+    if inputs.resume:
+        mounts.append(Mount(inputs.resume, RESUME, read_only=True))
     return tuple(mounts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 
 PROFILE = "CTRAIN_PROFILE"  # the variable that names the profiler
 NSYS = "nsys"

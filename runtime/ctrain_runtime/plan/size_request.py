@@ -12,7 +12,7 @@ from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count, Job
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.plan.size import SizeRequest
 
 
@@ -33,7 +33,7 @@ def make_size_request(
     command would start in all, if that says so; `further` are options of the scheduler, which come after ctrain's own.
     Raises UsageError if the ranks cannot be spread evenly."""
     parse_limit(options.time or "0")  # also where it will not apply
-    settings = {"partition": options.partition, **dict(options.settings), **further}
+    settings = {"partition": options.partition, **options.settings, **further}
     resources = job.resources
     nodes: Count = "auto" if cluster.allocation else resources.nodes
     nodes = nodes if options.nodes is None else options.nodes
@@ -61,7 +61,7 @@ def make_size_request(
         gpu_type=_gpu_type(settings.get("gres", "")),
         memory=_megabytes(settings.get("mem", "")),
         in_reservation="reservation" in settings,
-        interactive=options.interactive,
+        interactive=job.interactive,
     )
 
 

@@ -16,7 +16,7 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _OF_FRACTIONS = re.compile(r"-?[\d.e-]+\.\.-?[\d.e-]+")
 
 
-def parse_axes(texts: Sequence[str], fixed: Mapping[str, str], declared: Sequence[str] = ()) -> Axes:
+def parse_axes(texts: Sequence[str], fixed: Mapping[str, object], declared: Sequence[str] = ()) -> Axes:
     """The values of each parameter of --sweep NAME=VALUE,VALUE or NAME=FIRST..LAST; `fixed` are those of --set. Raises
     UsageError."""
     axes: dict[str, Sequence[object]] = {}

@@ -24,9 +24,10 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, str]:
     raise UsageError(f"{option} {text} is not NAME=VALUE", EXAMPLE.replace("--set", option))
 
 
-def with_settings(job: Job, settings: Mapping[str, str], style: str = "") -> Job:
+def with_settings(job: Job, given: Mapping[str, object], style: str = "") -> Job:
     """The job with other values of its parameters, in another style if one is given. A job that declares parameters
     has no others. Raises UsageError."""
+    settings = dict(parse_setting(f"{name}={value}", "parameter") for name, value in given.items())
     unknown = next((name for name in settings if job.parameters and name not in job.parameters), None)
     if unknown is not None:
         hint = f"{suggest(unknown, job.parameters)} Its parameters: {', '.join(job.parameters)}".strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
@@ -20,8 +21,9 @@ from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import CodeCopy, LaunchPlan, Mount, Options
+from ctrain_runtime.plan.model import CodeCopy, Inputs, LaunchPlan, Mount
 from ctrain_runtime.plan.mounts import site_mounts
+from ctrain_runtime.plan.options import Options, parse_env
 from ctrain_runtime.plan.size import JobFit
 from ctrain_runtime.plan.size_request import make_size_request, read_options
 from ctrain_runtime.run import (
@@ -75,7 +77,7 @@ def plan_request(
     check(translated, planned.launcher, target.fit.size.nodes, target.fit.size.world_size)
     imported = ALWAYS_IMPORTED.get(translated.by) or read_imports(planned)
     known = (target.image.manifest.software, site, target.cluster, target.fit.size)
-    of_line = request.command if request.reference else ()
+    of_line = request.options.command if request.options.job else ()
     of_parameters = () if request.given else parameters.words(planned)
     choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
@@ -123,7 +125,7 @@ def _target(
         raise UsageError(problem, "Pass how many: --nodes N")
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
     requested = make_size_request(request.options, planned, cluster, translated.ranks, selected_by)
-    settings = {**dict(request.options.settings), **selected_by}
+    settings = {**request.options.settings, **selected_by}
     hosts, excluded = (scheduler.hosts(settings.get(name, "")) for name in ("nodelist", "exclude"))
     requested = replace(requested, hosts=hosts, excluded=excluded)
     select = functools.cache(lambda: _image(request, planned))
@@ -159,27 +161,22 @@ def _plan(
         image.check(flat, target.nodes.arch)
         trust.require_trusted(flat, site)
     parent = parent_directories.of_site(site)
-    for path in planned.layers:
-        if not path.exists():
-            raise JobError(f"{planned.where}: layers: {path} not found", "Build it with: ctrain layer build")
-    layers = tuple(map(user_layer.read, (*planned.layers, *request.layers)))
-    for layer in layers:
-        trust.require_trusted_layer(layer, site)
-    resumed = _resumed(request.resume, parent) if request.resume else None
-    job_id, waits = _waited_for(request, parent, target.cluster) if request.after else ("", "")
-    options = replace(
-        request.options,
-        env=(*env, *request.options.env),
+    options = request.options
+    resumed = _resumed(options.resume, parent) if options.resume else None
+    job_id, waits = _waited_for(request, parent, target.cluster) if options.after else ("", "")
+    inputs = Inputs(
+        flat=flat,
+        layers=_layers(request, planned),
+        resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         code=_code(request, planned),
         after=job_id,
         after_any=bool(job_id) and request.after_any,
         notify=notify.notifier(site.notify),
-        resume=str(directory.checkpoint_of(resumed)) if resumed else "",
-        layers=layers,
     )
-    run = directory.new_run_path(parent, planned.name, request.name)
+    options = replace(options, env={**parse_env(env), **options.env})
+    run = directory.new_run_path(parent, planned.name, options.name)
     plan = make_plan(
-        *(planned, site, target.image, options, detected, target.fit, run, flat),
+        *(planned, site, target.image, options, detected, target.fit, inputs, run),
         digest_and_size=lambda mount: _digest_and_size(mount, request.report),
         unproven=preflight_results.unproven,
     )
@@ -193,11 +190,22 @@ def _plan(
     return plan, (*notes, *plan.checks.notes, *done, *filter(None, (waits,)), *of_site, *independent.notes(plan))
 
 
+def _layers(request: Request, planned: job.Job) -> tuple[user_layer.UserLayer, ...]:
+    """The user layers of job and command line. Raises JobError, and all that reading and trusting one raises."""
+    for path in planned.layers:
+        if not path.exists():
+            raise JobError(f"{planned.where}: layers: {path} not found", "Build it with: ctrain layer build")
+    layers = tuple(map(user_layer.read, (*planned.layers, *map(Path, request.options.layers))))
+    for layer in layers:
+        trust.require_trusted_layer(layer, request.site.site)
+    return layers
+
+
 def _code(request: Request, planned: job.Job) -> Optional[CodeCopy]:
     """What of a directory job is copied; None for all other jobs. Raises JobError."""
     if request.given:
-        return request.options.code
-    if not (planned.file and planned.directory) or request.live:
+        return request.code
+    if not (planned.file and planned.directory) or request.options.live:
         return None
     from ctrain_runtime.run import code_copy  # only here: start-up is measured
 
@@ -210,9 +218,9 @@ def _digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:
     return data_copy.digest_and_size(mount, report)
 
 
-def _check_passed(env: tuple[str, ...]) -> None:
+def _check_passed(env: Mapping[str, Optional[str]]) -> None:
     """Refuse --env NAME of a variable that this shell does not have: the program would miss it hours later."""
-    missing = next((text for text in env if "=" not in text and text not in os.environ), None)
+    missing = next((name for name, value in env.items() if value is None and name not in os.environ), None)
     if missing:
         raise UsageError(f"--env {missing}: not set in this shell", f"Export it, or pass --env {missing}=VALUE")
 
@@ -222,14 +230,14 @@ def _job(request: Request) -> tuple[job.Job, TranslatedCommand]:
     options = request.options
     if request.given:
         return request.given, TranslatedCommand(request.given.command)
-    if request.reference:
-        planned = job.find(request.reference)
+    if options.job:
+        planned = job.find(options.job)
         translated = _translate(planned.command, options.launcher or planned.launcher, planned.independent, options)
     else:
-        translated = _translate(request.command, options.launcher, options.interactive, options)
+        translated = _translate(tuple(options.command), options.launcher, request.interactive, options)
         planned = job.from_command(translated.command, Path.cwd(), request.job_name)
         typed_command.check(translated.command, Path(planned.workdir))
-    planned = parameters.with_settings(planned, request.parameters, request.parameter_style)
+    planned = parameters.with_settings(planned, options.parameters, options.parameter_style)
     resources = replace(
         planned.resources,
         nodes=translated.nodes or planned.resources.nodes,
@@ -239,8 +247,8 @@ def _job(request: Request) -> tuple[job.Job, TranslatedCommand]:
     if independent and options.launcher not in ("", "auto", "env"):
         raise UsageError(f"independent ranks have no launcher {options.launcher}", "Leave out --launcher")
     launcher = "env" if independent else options.launcher or translated.launcher or planned.launcher
-    planned = replace(planned, launcher=launcher, independent=independent, resources=resources)
-    return replace(planned, command=translated.command), translated
+    planned = replace(planned, launcher=launcher, independent=independent, interactive=request.interactive)
+    return replace(planned, command=translated.command, resources=resources), translated
 
 
 def _translate(command: tuple[str, ...], launcher: str, independent: bool, options: Options) -> TranslatedCommand:
@@ -251,12 +259,12 @@ def _translate(command: tuple[str, ...], launcher: str, independent: bool, optio
 
 
 def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, ...]]:
-    reference = request.image or os.environ.get(IMAGE)
+    reference = request.options.image or os.environ.get(IMAGE)
     references = (reference,) if reference else planned.images
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
     try:
-        how = {"again": request.pull, "dry_run": request.dry_run}
+        how = {"again": request.options.pull, "dry_run": request.dry_run}
         return select_image.select(references, request.site, request.report, **how)
     except ImageNotFound as error:
         here = f"For the path in this directory: --image ./{references[0]}" if Path(references[0]).exists() else ""
@@ -265,14 +273,14 @@ def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, 
 
 def _image_source(request: Request) -> str:
     """The origin of an image's name that is not from the command line: users forget which modules they have loaded."""
-    return f" (from {IMAGE})" if os.environ.get(IMAGE) and not request.image else ""
+    return f" (from {IMAGE})" if os.environ.get(IMAGE) and not request.options.image else ""
 
 
 def _waited_for(request: Request, parent: Path, cluster: Cluster) -> tuple[str, str]:
     """The job of --after, and a note on it; each "" if the run has ended as it must."""
     from ctrain_runtime.run import after, pick_up  # what looks at other runs only here: start-up is measured
 
-    path = pick_up.find_run(request.after, *parent_directories.with_remembered(parent))
+    path = pick_up.find_run(request.options.after, *parent_directories.with_remembered(parent))
     site = request.site.site
     scheduler = schedulers.get(site.scheduler)
     return after.job_to_wait_for(path, site, scheduler, cluster, any_end=request.after_any)

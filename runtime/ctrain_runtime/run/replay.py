@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.suggest import suggest
@@ -12,8 +13,9 @@ from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import CtrainError, DataError, UsageError
 from ctrain_runtime.job import Dataset, Job, Resources
 from ctrain_runtime.plan.environment import MASK
-from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.mounts import site_mounts
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.run.request import Request
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.site.select import SelectedSite, load_site
@@ -32,21 +34,16 @@ def request(run: Run, path: Path, site: SelectedSite, settings: Mapping[str, str
     same_site = site.site.name == plan.site
     options = Options(
         partition=plan.placement.partition if same_site and not plan.placement.allocation else "",
-        settings=tuple(plan.placement.settings.items()) if same_site else (),
+        settings=plan.placement.settings if same_site else {},
         scheduler_options=plan.placement.options if same_site else (),
         data=plan.mounts.data,
         env=_env(plan),
         mounts=_own_mounts(plan),
-        code=code,
-    )
-    return Request(
-        site=site,
         image=_image(plan),
-        layers=tuple(Path(layer.path) for layer in plan.image.layers),
+        layers=tuple(layer.path for layer in plan.image.layers),
         resume=str(Path(plan.mounts.resume).parent) if plan.mounts.resume else "",
-        options=options,
-        given=_job(plan, settings, same_site),
     )
+    return Request(site, options, given=_job(plan, settings, same_site), code=code)
 
 
 def _job(plan: LaunchPlan, settings: Mapping[str, str], same_site: bool) -> Job:
@@ -102,7 +99,7 @@ def _image(plan: LaunchPlan) -> str:
     return f"{image.name}@{image.digest}" if image.version and not Path(image.path).exists() else image.path
 
 
-def _env(plan: LaunchPlan) -> tuple[str, ...]:
+def _env(plan: LaunchPlan) -> dict[str, Optional[str]]:
     """The variables of job and command line. Values that are written nowhere come from this shell."""
     environment = plan.environment
     own = {
@@ -110,8 +107,8 @@ def _env(plan: LaunchPlan) -> tuple[str, ...]:
         for name, value in environment.variables.items()
         if environment.origins.get(name, "").startswith(("job ", "option"))
     }
-    masked = [name for name, value in own.items() if value == MASK]
-    return (*environment.passed, *masked, *(f"{name}={value}" for name, value in own.items() if value != MASK))
+    unmasked = {name: None if value == MASK else value for name, value in own.items()}
+    return {**dict.fromkeys(environment.passed), **unmasked}
 
 
 def _own_mounts(plan: LaunchPlan) -> tuple[str, ...]:

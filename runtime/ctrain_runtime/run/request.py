@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Optional
 
+from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.job import Job
-from ctrain_runtime.plan.model import Launch, Options
-from ctrain_runtime.site.select import SelectedSite
+from ctrain_runtime.plan.model import CodeCopy, Launch
+from ctrain_runtime.plan.options import Options
+from ctrain_runtime.site.select import SelectedSite, select_site
 
 if TYPE_CHECKING:  # start-up is measured
     from ctrain_runtime.images.pull import Report
@@ -17,27 +17,18 @@ if TYPE_CHECKING:  # start-up is measured
 
 @dataclass(frozen=True)
 class Request:
-    """The request of a verb that starts runs. `reference` names the job ("": the job is `command`, under `job_name` or
-    its program's name); the other values are those of the command line, None and "" if not given. `dry_run`: it may be
-    planned where it cannot run; `report` shows what takes a while."""
+    """The request of a verb that starts runs. The `options`, with absolute paths, name its job, or are a command under
+    `job_name` ("": its program's name). `dry_run`: it may be planned where it cannot run; `report` shows what takes a
+    while."""
 
     site: SelectedSite
-    reference: str = ""
-    command: tuple[str, ...] = ()
+    options: Options
     job_name: str = ""
-    image: str = ""
-    layers: tuple[Path, ...] = ()
-    name: str = ""
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    parameter_style: str = ""
-    resume: str = ""
-    after: str = ""  # a run
-    after_any: bool = False  # however that ends
+    interactive: bool = False  # it has the user's terminal
+    after_any: bool = False  # the run of --after may end in any way
     dry_run: bool = False
-    pull: bool = False  # the image, even if it is cached
-    live: bool = False  # the job's directory itself, not a copy
-    options: Options = field(default_factory=Options)
-    given: Optional[Job] = None  # of a recorded run: its command is whole, `options.code` its code
+    given: Optional[Job] = None  # of a recorded run: its command is whole, `code` its code
+    code: Optional[CodeCopy] = None
     report: Report = lambda _what, _progress: None
 
 
@@ -49,3 +40,22 @@ class Prepared:
     launch: Launch
     notes: tuple[str, ...]
     image_source: str = ""
+
+
+def make_request(options: Options, *, dry_run: bool = False, report: Report = Request.report) -> Request:
+    """The request of options, as programs and the command line give them. Raises CtrainError."""
+    absolute = replace(
+        options,
+        job=str(options.job),
+        command=tuple(options.command),
+        image=str(options.image),
+        data=str(expand_home(str(options.data)).resolve()) if options.data else "",
+        mounts=tuple(map(_absolute, options.mounts)),
+    )
+    site = select_site(options.site, {**vars(options), "comment": options.settings.get("comment")})
+    return Request(site, absolute, dry_run=dry_run, report=report)
+
+
+def _absolute(mount: str) -> str:
+    source, colon, rest = mount.partition(":")
+    return f"{expand_home(source).resolve()}{colon}{rest}" if source else mount

@@ -31,12 +31,13 @@ def submit_group(request: Request, group: Group) -> Iterator[Run]:
 
 
 def _request(request: Request, group: Group, member: Member, number: int) -> Request:
-    settings = {**request.parameters, **member.parameters}
-    one = replace(request, name=member.run, parameters=settings)
+    parameters = {**request.options.parameters, **member.parameters}
+    one = replace(request, options=replace(request.options, name=member.run, parameters=parameters))
     if group.at_once is None or number < group.at_once:
         return one
     before = group.path(group.runs[number - group.at_once])
-    return replace(one, after=str(before), after_any=True) if _has_plan(before) else one
+    waiting = replace(one.options, after=str(before))
+    return replace(one, options=waiting, after_any=True) if _has_plan(before) else one
 
 
 def _is_submitted(path: Path) -> bool:

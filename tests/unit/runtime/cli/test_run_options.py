@@ -12,7 +12,7 @@ from ctrain_runtime.api.job import Job
 from ctrain_runtime.cli import run_options
 from ctrain_runtime.cli.main import Parser
 from ctrain_runtime.errors import ConfigError, SiteError, UsageError
-from ctrain_runtime.plan.model import PREPARED, Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.run.request import Request
 
 
@@ -24,14 +24,13 @@ def parsed(*arguments: str, rest: tuple[str, ...] = ()) -> argparse.Namespace:
 
 
 def request(*arguments: str, rest: tuple[str, ...] = ()) -> Request:
-    return run_options.make_request(parsed(*arguments, rest=rest))
+    return run_options.request_of(parsed(*arguments, rest=rest))
 
 
 @pytest.mark.usefixtures("programs")  # without Slurm
 def test_nothing_given_is_nothing_asked_for() -> None:
     asked = request("resnet50")
-    assert (asked.reference, asked.command, asked.image, asked.layers, asked.name) == ("resnet50", (), "", (), "")
-    assert asked.options == Options()
+    assert asked.options == Options("resnet50")
     assert (asked.site.site.name, asked.site.explicit) == ("local", False)
 
 
@@ -67,9 +66,13 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
     )
     slurm = ("--account", "ai", "--qos", "high", "--mem", "4G", "--comment", "a b", "--scheduler-option=--licenses=x")
     asked = request("job", *numbers, *words, *texts, *slurm, "--env", "A=b=c", "--env", "B", rest=("--lr", "0.1"))
-    assert (asked.image, asked.name, asked.resume) == ("pytorch:dev", "one", "old")
-    assert (asked.layers, asked.command) == ((Path("a.sqsh"), Path("/b.sqsh")), ("--lr", "0.1"))
     assert asked.options == Options(
+        job="job",
+        command=("--lr", "0.1"),
+        image="pytorch:dev",
+        layers=("a.sqsh", "/b.sqsh"),
+        name="one",
+        resume="old",
         stage="never",
         nodes=2,
         gpus_per_node=0,
@@ -78,22 +81,21 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
         partition="gpu",
         time="1:30",
         cpu_bind="none",
-        settings=(("account", "ai"), ("qos", "high"), ("mem", "4G"), ("comment", "a b")),
+        settings={"account": "ai", "qos": "high", "mem": "4G", "comment": "a b"},
         scheduler_options=("--licenses=x",),
         data=f"{tmp_path}/d",
-        env=("A=b=c", "B"),
+        env={"A": "b=c", "B": None},
         restarts=2,
     )
 
 
 def test_every_option_has_one_name() -> None:
-    """On the command line, in the plan's options and in the API."""
-    names = {each.name for each in dataclasses.fields(Options)} - PREPARED
-    assert len(names) + len(PREPARED) == len(dataclasses.fields(Options))
+    """On the command line and in programs; only those of several words there are made of others here."""
+    names = {each.name for each in dataclasses.fields(Options)}
     parser = Parser(prog="ctrain run")
     run_options.add_arguments(parser)
-    assert names - {"settings"} <= {action.dest for action in parser._actions}
-    assert names <= {each.name for each in dataclasses.fields(Job)}
+    assert names - {action.dest for action in parser._actions} == {"command", "parameters", "settings"}
+    assert names == {each.name for each in dataclasses.fields(Job)}
 
 
 def test_a_command_line_is_the_job_that_a_program_describes() -> None:
@@ -107,8 +109,8 @@ def test_a_command_line_is_the_job_that_a_program_describes() -> None:
         settings={"qos": "high"},
         nodes=2,
     )
-    assert run_options.make_job(parsed("job", *line, rest=("x",))) == described
-    assert run_options.make_job(parsed()) == Job()
+    assert vars(run_options.options_of(parsed("job", *line, rest=("x",)))) == vars(described)
+    assert vars(run_options.options_of(parsed())) == vars(Job())
 
 
 def test_of_an_option_that_is_given_twice_the_last_one_counts() -> None:
@@ -199,4 +201,4 @@ def test_a_store_whose_variable_is_not_set_is_named_with_its_origin() -> None:
 def test_settings_pass_any_text(option: str) -> None:
     """Whether the scheduler takes it, it says itself, before anything is queued."""
     hostile: Any = 'a\'b "c" $(touch x) ; é'
-    assert request("job", option, hostile).options.settings == ((option[2:], hostile),)
+    assert request("job", option, hostile).options.settings == {option[2:]: hostile}

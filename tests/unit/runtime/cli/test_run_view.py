@@ -91,7 +91,7 @@ def test_a_flattened_image_is_named_as_a_substitute() -> None:
 
 
 def test_a_dry_run_shows_scripts_and_no_secret() -> None:
-    plan = a_plan(env=("A=two words", "HF_TOKEN=hunter2", "PASSED"))
+    plan = a_plan(env={"A": "two words", "HF_TOKEN": "hunter2", "PASSED": None})
     shown = run_view.describe(Prepared(a_launch(plan), ()))
     assert shown.startswith("site      neuron (dry run: nothing is started)\n")
     assert "\ncommand   sbatch --parsable /scratch/kim/ctrain/digits-1/job.sh\n" in shown

@@ -85,7 +85,7 @@ def environment_of_program(scripts: Scripts, **environment: str) -> dict[str, st
     dump = write_program(
         scripts.bin / "dump", "#!/usr/bin/env python3\nimport json, os; print(json.dumps(dict(os.environ)))"
     )
-    code = scripts.execute(scripts.plan(str(dump), env=("OMP_NUM_THREADS=7", "WANDB_API_KEY")), **environment)
+    code = scripts.execute(scripts.plan(str(dump), env={"OMP_NUM_THREADS": "7", "WANDB_API_KEY": None}), **environment)
     assert code == 0, scripts.log()
     seen: dict[str, str] = json.loads(scripts.log())
     assert seen.pop("PYTHONPATH") == f"{seen['HOME']}/.startup"
@@ -347,11 +347,11 @@ def test_refusals_are_json_under_every_sh(tmp_path: Path, shell: list[str], name
 def test_a_path_without_programs_is_no_missing_layer(scripts: Scripts) -> None:
     """Only builtins check the layers. The marker is where the fake engine's root has it, so PATH is what is missing."""
     write_program(scripts.bin / "program", "#!/bin/sh\n")
-    plan = scripts.plan("program", env=("PATH=/nonexistent",))
+    plan = scripts.plan("program", env={"PATH": "/nonexistent"})
     assert scripts.execute(plan, **slurm_task()) == 127
     assert scripts.log() == "ctrain: command not found in the image: program\n"
     shutil.rmtree(scripts.run)
-    plan = scripts.plan("/bin/echo", "runs", env=("PATH=/nonexistent",))
+    plan = scripts.plan("/bin/echo", "runs", env={"PATH": "/nonexistent"})
     assert scripts.execute(plan, **slurm_task()) == 0
     assert scripts.log() == "runs\n"
 

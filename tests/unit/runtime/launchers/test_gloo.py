@@ -65,7 +65,7 @@ def test_other_ranks_wait_for_it_and_are_numbered_by_node(scripts: Scripts, list
 
 def test_variables_of_the_user_win(scripts: Scripts) -> None:
     write_program(scripts.bin / "python3", SERVER)
-    own = ("HOROVOD_GLOO_IFACE=ib0", "HOROVOD_GLOO_TIMEOUT_SECONDS=30")
+    own = {"HOROVOD_GLOO_IFACE": "ib0", "HOROVOD_GLOO_TIMEOUT_SECONDS": "30"}
     plan = scripts.plan("sh", "-c", SHOW, launcher="gloo", env=own)
     assert scripts.execute(plan, **slurm_task()) == 0
     assert "HOROVOD_GLOO_IFACE=ib0\n" in scripts.log()

@@ -38,7 +38,7 @@ def scripts(tmp_path: Path) -> Scripts:
 
 def test_torchrun_is_started_once_per_node_and_its_ranks_are_recorded(scripts: Scripts) -> None:
     plan = scripts.plan(
-        "bash", "-c", f"{SAY}; exit $RANK", launcher="torchrun", nodes=2, ranks_per_node=2, env=("LC_ALL=POSIX",)
+        "bash", "-c", f"{SAY}; exit $RANK", launcher="torchrun", nodes=2, ranks_per_node=2, env={"LC_ALL": "POSIX"}
     )
     assert (plan.tasks, plan.tasks_per_node, plan.ranks_per_task, plan.cpus_per_task) == (2, 1, 2, 64)
     task = slurm_task(rank=1, size=2, per_node=1, hosts="gpu[03-04]")
@@ -63,7 +63,9 @@ def test_torchrun_that_starts_another_number_of_ranks_is_refused(scripts: Script
 
 
 def test_mpirun_starts_all_ranks_from_one_task(scripts: Scripts) -> None:
-    plan = scripts.plan("bash", "-c", SAY, launcher="mpi", local=True, nodes=2, ranks_per_node=2, env=("LC_ALL=POSIX",))
+    plan = scripts.plan(
+        "bash", "-c", SAY, launcher="mpi", local=True, nodes=2, ranks_per_node=2, env={"LC_ALL": "POSIX"}
+    )
     assert (plan.program.launcher, plan.tasks, plan.ranks_per_task) == ("mpirun", 1, 4)
     assert scripts.execute(plan, CTRAIN_TASK="0", SLURM_PROCID="5", PMIX_RANK="6") == 0
     assert scripts.log(0) == "0/4 local 0/2 node 0 locale POSIX\n"

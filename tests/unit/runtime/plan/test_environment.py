@@ -8,6 +8,7 @@ import pytest
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.environment import IDENTITY, passed_names, secret_names
+from ctrain_runtime.plan.options import parse_env
 from ctrain_runtime.site.model import Conditional
 from samples.plans import CLUSTER, LOCAL, RUN, a_job, a_plan, a_site, an_image
 
@@ -15,7 +16,7 @@ from samples.plans import CLUSTER, LOCAL, RUN, a_job, a_plan, a_site, an_image
 def test_the_environment_and_who_wins() -> None:
     site = a_site(env={"A": "site", "B": "site", "C": "site"})
     job = a_job(launcher="env", env={"B": "job", "C": "job"})
-    assert a_plan(site=site, job=job, env=("C=option=x", "D=")).environment.variables == {
+    assert a_plan(site=site, job=job, env={"C": "option=x", "D": ""}).environment.variables == {
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "BASH_ENV": "",
@@ -37,7 +38,7 @@ def test_the_origin_of_each_variable() -> None:
     plan = a_plan(
         site=a_site(name="neuron", env={"A": "site", "B": "site"}, cache="/cache"),
         job=a_job(env={"B": "job"}),
-        env=("C=option", "UCX_TLS=tcp", "PASSED"),
+        env={"C": "option", "UCX_TLS": "tcp", "PASSED": None},
     )
     assert plan.environment.origins.keys() == plan.environment.variables.keys()
     assert {
@@ -132,12 +133,12 @@ def test_a_recorder_of_the_users_is_left_alone(name: str) -> None:
     """Of two names of the same, torch takes the newer one."""
     software = {"torch": "2.8.0", "cuda": "12.6"}
     for parts in (
-        {"env": (f"{name}=/mine",)},
+        {"env": {name: "/mine"}},
         {"site": a_site(env={name: "/mine"})},
         {"job": a_job(env={name: "/mine"})},
     ):
         assert recorder(software, **parts) == {name: "/mine"}
-    assert recorder(software, env=(name,)) == {}
+    assert recorder(software, env={name: None}) == {}
 
 
 def test_who_has_no_collectives_of_nccl() -> None:
@@ -148,8 +149,8 @@ def test_who_has_no_collectives_of_nccl() -> None:
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])
 def test_what_images_and_tools_would_do_can_be_asked_for(name: str) -> None:
-    assert a_plan(env=(f"{name}=/x",)).environment.variables[name] == "/x"
-    assert name not in a_plan(env=(name,)).environment.variables
+    assert a_plan(env={name: "/x"}).environment.variables[name] == "/x"
+    assert name not in a_plan(env={name: None}).environment.variables
 
 
 def test_settings_of_mpi_can_be_overridden() -> None:
@@ -165,12 +166,12 @@ def test_the_checkpoint_to_resume_from() -> None:
 @pytest.mark.parametrize("text", ["=b", "1A=b", "A-B=c", "A B=c", "É=c", "", "A;B=c", "A B", "1", "$(x)", "A\n=b"])
 def test_texts_that_are_no_variables(text: str) -> None:
     with pytest.raises(UsageError, match=r"--env"):
-        a_plan(env=(text,))
+        a_plan(env=parse_env([text]))
 
 
 def test_the_form_of_a_variable_is_named() -> None:
     with pytest.raises(UsageError) as caught:
-        a_plan(env=("A-B=c",))
+        a_plan(env={"A-B": "c"})
     assert str(caught.value) == "--env 'A-B=c' is not NAME=VALUE or NAME. As in: --env NCCL_DEBUG=INFO"
 
 
@@ -191,7 +192,7 @@ def test_names_from_files_never_become_shell_code(
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_who_a_rank_is_cannot_be_set(name: str) -> None:
-    for parts in ({"env": (f"{name}=1",)}, {"env": (name,)}, {"job": a_job(env={name: "1"})}):
+    for parts in ({"env": {name: "1"}}, {"env": {name: None}}, {"job": a_job(env={name: "1"})}):
         with pytest.raises(CtrainError) as caught:
             a_plan(**parts)
         assert caught.value.message.endswith(f": {name} is set by ctrain for each rank")
@@ -204,22 +205,22 @@ def test_the_world_of_launcher_node_cannot_be_set(name: str) -> None:
     """PET_NNODES=1 would make a world of each node."""
     by_node, same = a_job(launcher="node"), {name: "1"}
     for origin, parts in (
-        ("option", {"job": by_node, "env": (f"{name}=1",)}),
-        ("option", {"job": by_node, "env": (name,)}),
+        ("option", {"job": by_node, "env": same}),
+        ("option", {"job": by_node, "env": {name: None}}),
         ("site neuron: env", {"job": by_node, "site": a_site(env=same)}),
         ("job digits: env", {"job": a_job(launcher="node", env=same)}),
     ):
         with pytest.raises(UsageError) as caught:
             a_plan(**parts)
         assert caught.value.message == f"{origin}: {name} is set by ctrain for each node"
-    assert a_plan(job=a_job(launcher="torchrun"), env=(f"{name}=1",)).environment.variables[name] == "1"
+    assert a_plan(job=a_job(launcher="torchrun"), env=same).environment.variables[name] == "1"
 
 
 def test_a_name_alone_passes_the_callers_value_and_leaves_no_trace_in_the_plan() -> None:
-    plan = a_plan(env=("WANDB_API_KEY", "A=b"))
+    plan = a_plan(env={"WANDB_API_KEY": None, "A": "b"})
     assert plan.environment.passed == ("WANDB_API_KEY",)
     assert "WANDB_API_KEY" not in plan.environment.variables
-    assert passed_names(("A=b", "C")) == ("C",)
+    assert passed_names({"A": "b", "C": None}) == ("C",)
 
 
 def test_secrets_are_known_by_their_names() -> None:
@@ -242,7 +243,7 @@ def test_a_url_with_a_password_is_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [{"env": ("HF_TOKEN=x",)}, {"job": a_job(env={"A_KEY": "x"})}, {"site": a_site(env={"B_PASSWORD": "x"})}]
+    "parts", [{"env": {"HF_TOKEN": "x"}}, {"job": a_job(env={"A_KEY": "x"})}, {"site": a_site(env={"B_PASSWORD": "x"})}]
 )
 def test_a_run_with_secrets_is_private_on_every_site(parts: dict[str, Any]) -> None:
     site = dataclasses.replace(parts.pop("site", a_site()), share_runs=True)

@@ -82,18 +82,18 @@ def test_options_that_a_site_requires() -> None:
     assert a_plan(site=a_site(required=("comment",), comment="pytorch")).placement.settings == {"comment": "pytorch"}
     site = a_site(required=("account",), submit=("--account=ai",))
     assert a_plan(site=site).placement.options == ("--account=ai",)
-    assert a_plan(site=a_site(required=("account",)), settings=(("account", "ai"),)).placement.settings == {
+    assert a_plan(site=a_site(required=("account",)), settings={"account": "ai"}).placement.settings == {
         "account": "ai"
     }
 
 
 def test_settings_and_further_options_of_the_scheduler() -> None:
     site = a_site(submit=("--constraint=ib",), comment="pytorch", cpu_bind="sockets")
-    plan = a_plan(site=site, settings=(("account", "ai"),), scheduler_options=("--switches=1",))
+    plan = a_plan(site=site, settings={"account": "ai"}, scheduler_options=("--switches=1",))
     assert plan.placement.settings == {"comment": "pytorch", "account": "ai"}
     assert plan.placement.options == ("--constraint=ib", "--switches=1")
     assert plan.placement.cpu_bind == "sockets"
-    assert a_plan(site=site, settings=(("comment", "mine"),), cpu_bind="none").placement.settings == {"comment": "mine"}
+    assert a_plan(site=site, settings={"comment": "mine"}, cpu_bind="none").placement.settings == {"comment": "mine"}
     assert (a_plan().placement.settings, a_plan().placement.options, a_plan().placement.cpu_bind) == (
         {},
         (),

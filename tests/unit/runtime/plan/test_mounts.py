@@ -90,7 +90,7 @@ def test_a_cache_for_all_jobs_is_mounted_and_named() -> None:
     assert Mount("/scratch/models", "/scratch/models", read_only=False) in plan.mounts.paths
     assert plan.environment.variables["HF_HOME"] == "/scratch/models/huggingface"
     assert plan.environment.variables["TORCH_HOME"] == "/scratch/models/torch"
-    mine = a_plan(site=a_site(cache="/scratch/models"), env=("HF_HOME=/mine",))
+    mine = a_plan(site=a_site(cache="/scratch/models"), env={"HF_HOME": "/mine"})
     assert mine.environment.variables["HF_HOME"] == "/mine"
 
 

@@ -87,6 +87,6 @@ def test_horovod_does_not_use_the_collectives_of_hpcx(launcher: str, software: d
 
 def test_a_value_of_ones_own_for_hpcx_wins() -> None:
     image = an_image(software={"mpi": "Open MPI 4.1.5rc2", "horovod": "0.28.1", "hpcx": "2.16rc4"})
-    plan = a_plan(image=image, nodes=2, env=("OMPI_MCA_coll_ucc_enable=1",))
+    plan = a_plan(image=image, nodes=2, env={"OMPI_MCA_coll_ucc_enable": "1"})
     assert plan.environment.variables["OMPI_MCA_coll_ucc_enable"] == "1"
     assert plan.environment.origins["OMPI_MCA_coll_ucc_enable"] == "option"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.plan.profile import variables
 from samples.plans import a_plan
 
@@ -20,7 +20,7 @@ def test_what_the_ranks_are_told() -> None:
 
 
 def test_a_plan_has_them_and_one_without_has_none() -> None:
-    plan = a_plan(profile="torch", env=("CTRAIN_PROFILE_STEPS=3-4",))
+    plan = a_plan(profile="torch", env={"CTRAIN_PROFILE_STEPS": "3-4"})
     assert plan.environment.variables["CTRAIN_PROFILE"] == "torch"
     assert plan.environment.variables["CTRAIN_PROFILE_STEPS"] == "3-4"
     assert not [name for name in a_plan().environment.variables if "PROFILE" in name]

@@ -37,8 +37,8 @@ def plan(name: str, launcher: str = "env", software: Any = None, **options: Any)
     """A plan where there is no cluster."""
     own = site(name)
     facts = some_facts(cluster=describe_cluster(own), engine=site_engine.find(own)[0])
-    required = tuple((option, "mine") for option in own.required if option != "comment")
-    settings = (*required, *options.pop("settings", ()))
+    required = {option: "mine" for option in own.required if option != "comment"}
+    settings = {**required, **options.pop("settings", {})}
     image = an_image(software=software or OPEN_MPI)
     return a_plan(site=own, facts=facts, job=a_job(launcher=launcher), image=image, settings=settings, **options)
 
@@ -208,7 +208,7 @@ def test_the_qos_of_perlmutter() -> None:
     assert "--partition" not in directives(planned)
     assert "#SBATCH --constraint=gpu" in directives(planned)
     assert "partition gpu (QOS debug) allows 8 nodes per job, 9 requested" in refusal("perlmutter", nodes=9)
-    regular = plan("perlmutter", nodes=9, time="24:00:00", settings=(("qos", "regular"),))
+    regular = plan("perlmutter", nodes=9, time="24:00:00", settings={"qos": "regular"})
     assert regular.size.time_limit == 24 * 60
     assert "#SBATCH --qos=regular" in directives(regular)
 

@@ -29,7 +29,7 @@ def site(name: str) -> Site:
 def plan(name: str, **options: Any) -> LaunchPlan:
     own = site(name)
     engine = site_engine.find(own)[0] if own.engine.path else ENGINE
-    settings = (*((option, "mine") for option in own.required), *options.pop("settings", ()))
+    settings = {**dict.fromkeys(own.required, "mine"), **options.pop("settings", {})}
     image = {"image": an_image(software=ROCM)} if own.gpu_order else {}
     facts = some_facts(cluster=describe_cluster(own), engine=engine)
     return a_plan(site=own, facts=facts, job=a_job(launcher="env"), settings=settings, **image, **options)
@@ -136,7 +136,7 @@ def test_leonardo() -> None:
     wanted = ("partition=boost_usr_prod", "gres=gpu:4", "mem=494000M", "cpus-per-task=8", "account=mine")
     assert {f"#SBATCH --{option}" for option in wanted} <= set(lines(planned))
     assert "(QOS normal) allows 1-00:00:00" in refusal("leonardo", time="25:00:00")
-    long, short = ({"settings": (("qos", f"boost_qos_{name}"),)} for name in ("lprod", "dbg"))
+    long, short = ({"settings": {"qos": f"boost_qos_{name}"}} for name in ("lprod", "dbg"))
     assert plan("leonardo", time="96:00:00", **long).size.time_limit == 96 * 60
     assert "(QOS boost_qos_dbg) allows 00:30:00" in refusal("leonardo", time="0:31:00", **short)
     assert not planned.mounts.paths[:-1]

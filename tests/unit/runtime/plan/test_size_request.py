@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.job import Resources
-from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.options import Options
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.plan.size_request import make_size_request, read_options
 from samples.plans import a_job
@@ -49,7 +49,7 @@ def test_options_of_the_scheduler_that_select(
 
 def test_options_of_the_scheduler_count_as_they_do_for_it() -> None:
     """They come after ctrain's own, so they win; the choice of a partition must know them."""
-    options = Options(partition="a", settings=(("account", "ai"), ("qos", "normal")))
+    options = Options(partition="a", settings={"account": "ai", "qos": "normal"})
     further = {"partition": "b", "account": "bio"}
     size = make_size_request(options, a_job(), Cluster(), None, further)
     assert (size.partition, size.account, size.qos) == ("b", "bio", "normal")

@@ -8,7 +8,7 @@ import pytest
 
 from ctrain_runtime.errors import ConfigError, CtrainError, UsageError
 from ctrain_runtime.plan.image_choice import choose_image
-from ctrain_runtime.plan.model import DataCopy, Mount, Options, Staging
+from ctrain_runtime.plan.model import DataCopy, Inputs, Mount, Staging
 from ctrain_runtime.plan.staging import copy_seconds, plan_staging, shared_seconds
 from samples.plans import RUN, a_plan, a_site, an_image, some_facts
 
@@ -17,7 +17,7 @@ SIZE = 8_000_000_000
 
 
 def decided(mode: str = "", nodes: int = 2, site: Any = SITE, interactive: bool = False, **image: Any) -> Staging:
-    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), RUN, gpus="nvidia")
+    planned = choose_image(an_image(**{"size": SIZE, **image}), Inputs(), some_facts(), RUN, gpus="nvidia")
     return plan_staging(mode, site, planned, nodes, interactive=interactive)
 
 

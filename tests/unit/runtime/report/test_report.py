@@ -171,7 +171,7 @@ def test_runs_of_different_size_are_compared_with_the_ideal(tmp_path: Path) -> N
 
 def test_runs_that_differ_in_more_have_no_efficiency(tmp_path: Path) -> None:
     one = a_subject(tmp_path / "small", 0, metrics=lines(100), nodes=1)
-    other = a_subject(tmp_path / "large", 0, metrics=lines(150), nodes=2, env=("LR=3",))
+    other = a_subject(tmp_path / "large", 0, metrics=lines(150), nodes=2, env={"LR": "3"})
     assert comparison.scaling([one, other]) == []
     assert ("env LR", "-", "3") in comparison.differing([one, other])
 
@@ -211,7 +211,7 @@ def test_packages_that_differ_are_those_of_images_and_layers(tmp_path: Path) -> 
 
 def test_many_runs_have_a_row_each(tmp_path: Path) -> None:
     runs = [
-        a_subject(tmp_path / f"r{n}", 0, metrics=lines(*[n + 1] * 200), env=(f"LR={n}",), nodes=1) for n in range(6)
+        a_subject(tmp_path / f"r{n}", 0, metrics=lines(*[n + 1] * 200), env={"LR": str(n)}, nodes=1) for n in range(6)
     ]
     seen = parsed(*runs)
     assert seen.tags.count("polyline") == 2 * 6

@@ -94,4 +94,4 @@ def test_the_plan_has_the_job(tmp_path: Path, programs: Path, monkeypatch: pytes
     monkeypatch.setattr("ctrain_runtime.schedulers.slurm.job.read_status", lambda *_: Status("waiting"))
     plan = plan_of(after="first")
     assert (plan.placement.after, run.job_id) == ("7", "7")
-    assert asked(after="first").after == "first"
+    assert asked(after="first").options.after == "first"

@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_while_a_tree_is_copied(tmp_path: Path, monkeypatch:
 
 
 def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -> None:
-    plan = a_plan(run_directory=tmp_path / "one", env=("WANDB_API_KEY=it's s3cret", "COLOUR=red"))
+    plan = a_plan(run_directory=tmp_path / "one", env={"WANDB_API_KEY": "it's s3cret", "COLOUR": "red"})
     launch = a_launch(plan)
     path = created(launch)
     assert path.stat().st_mode & 0o777 == 0o700
@@ -212,7 +212,7 @@ def test_the_checkpoint_of_an_earlier_run(tmp_path: Path) -> None:
 
 
 def test_a_short_secret_is_masked_where_it_is_set_and_nowhere_else() -> None:
-    launch = a_launch(a_plan(env=("MY_KEY=a", "OTHER=a")))
+    launch = a_launch(a_plan(env={"MY_KEY": "a", "OTHER": "a"}))
     shown = directory.as_data(launch)
     variables = shown["plan"]["environment"]["variables"]
     assert (variables["MY_KEY"], variables["OTHER"]) == ("***", "a")

@@ -39,7 +39,7 @@ def needed(plan: LaunchPlan) -> bool:
 def test_a_check_that_has_passed_is_not_repeated_whatever_became_of_the_run() -> None:
     preflight_results.remember(checked(a_plan()), PASSED)
     assert not needed(a_plan())
-    assert not needed(a_plan(env=("LR=0.1",)))
+    assert not needed(a_plan(env={"LR": "0.1"}))
     assert needed(a_plan(nodes=2, image=CPU))  # the network between them was not proven
     assert needed(changed(a_plan(), constraint=Constraint(gpu_type="v100")))  # nor those nodes
 
@@ -70,8 +70,8 @@ def test_a_run_without_a_check_proves_nothing(cache: Path) -> None:
         {"image": an_image(digest="sha256:0the7")},
         {"facts": some_facts(engine=Engine("apptainer", "/usr/bin/apptainer", "1.5.0"))},
         {"partition": "skl", "ranks_per_node": 2},
-        {"env": ("OMPI_MCA_btl=tcp",)},
-        {"env": ("UCX_TLS=all",)},
+        {"env": {"OMPI_MCA_btl": "tcp"}},
+        {"env": {"UCX_TLS": "all"}},
         {"job": a_job(launcher="env")},
     ],
 )
@@ -87,7 +87,7 @@ def test_it_is_repeated_when_something_that_matters_changes(changes: dict[str, A
         ({"job": a_job(launcher="env")}, "first run of this image on amd_a100nv_8 with launcher env"),
         ({"nodes": 2, "image": CPU}, "first run of this image on several nodes of amd_a100nv_8 with launcher mpi"),
         (
-            {"env": ("OMPI_MCA_btl=tcp",)},
+            {"env": {"OMPI_MCA_btl": "tcp"}},
             "MPI, engine or network settings changed since this image was checked on amd_a100nv_8 with launcher mpi",
         ),
     ],

@@ -63,7 +63,7 @@ def test_a_mistyped_job_is_refused_before_the_scheduler_answers(monkeypatch: pyt
     monkeypatch.setattr(type(schedulers.get("slurm")), "facts", answer)
     try:
         with pytest.raises(JobError, match=r"/jbo/job\.yaml not found"):
-            prepare(asked(reference="./jbo"))
+            prepare(asked(job="./jbo"))
         assert not event.is_set()
     finally:
         event.set()
@@ -120,7 +120,7 @@ def test_ranks_that_cannot_be_spread_evenly() -> None:
 def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
     Path("app").touch(0o755)
     command = ("mpirun", "-x", "A=1", "-x", "B=1", "-x", "MY_TOKEN", "./app")
-    plan = plan_of(command=command, image="pytorch", options={"env": ("B=2",)})
+    plan = plan_of(command=command, image="pytorch", options={"env": {"B": "2"}})
     assert (plan.environment.variables["A"], plan.environment.variables["B"], plan.environment.passed) == (
         "1",
         "2",
@@ -130,9 +130,9 @@ def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
 
 def test_a_variable_that_is_not_set_is_missed_before_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"^--env HF_TOKEN: not set in this shell. Export it, or pass --env HF_TOKEN="):
-        prepare(asked(options={"env": ("A=1", "HF_TOKEN")}))
+        prepare(asked(options={"env": {"A": "1", "HF_TOKEN": None}}))
     monkeypatch.setenv("HF_TOKEN", "")
-    assert plan_of(options={"env": ("A=1", "HF_TOKEN")}).environment.passed == ("HF_TOKEN",)
+    assert plan_of(options={"env": {"A": "1", "HF_TOKEN": None}}).environment.passed == ("HF_TOKEN",)
     Path("app").touch(0o755)
     command = ("mpirun", "-x", "NOT_SET", "./app")  # only a warning there
     assert plan_of(command=command, image="pytorch").environment.passed == ("NOT_SET",)
@@ -227,9 +227,9 @@ def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
     assert (plan.program.command, plan.program.independent) == (("torchrun", "train.py"), True)
 
 
-@pytest.mark.parametrize("given", [("CUDA_VISIBLE_DEVICES=0,1",), ("CUDA_VISIBLE_DEVICES",), ()])
+@pytest.mark.parametrize("given", [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": None}, {}])
 def test_independent_tasks_with_the_same_gpus_are_announced(
-    given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("train.py").touch()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -337,15 +337,15 @@ def test_a_cluster_without_its_commands_is_not_taken_for_a_laptop(option: dict[s
 @pytest.mark.parametrize(
     ("parts", "error", "complaint"),
     [
-        ({"reference": "resnet5"}, JobError, "unknown job 'resnet5'"),
-        ({"reference": "./nowhere"}, JobError, "/.*/nowhere/job.yaml not found"),
+        ({"job": "resnet5"}, JobError, "unknown job 'resnet5'"),
+        ({"job": "./nowhere"}, JobError, "/.*/nowhere/job.yaml not found"),
         ({"options": {"nodes": 5}}, ResourceError, "partition gpu has 4 usable nodes, 5 requested"),
         ({"options": {"time": "2-0"}}, ResourceError, "partition gpu allows 1-00:00:00, 2-0 requested"),
         ({"options": {"mounts": ("/not/there",)}}, DataError, "cannot mount /not/there at /not/there: not found"),
         ({"options": {"data": "/not/there"}}, DataError, "cannot mount /not/there at /data: not found"),
         ({"resume": "gone"}, DataError, "run 'gone' not found in /.*/ctrain-runs"),
         ({"resume": "./gone"}, DataError, "run gone has no checkpoint to resume from"),
-        ({"layers": (Path("no.sqsh"),)}, ImageUnusable, "cannot read layer no.sqsh"),
+        ({"layers": ("no.sqsh",)}, ImageUnusable, "cannot read layer no.sqsh"),
         ({"name": "a/b"}, UsageError, "invalid --name 'a/b'"),
         ({"image": "@"}, ImageNotFound, "image '@' not found"),
         ({"image": ":prod"}, ImageNotFound, "image ':prod' not found"),
@@ -392,7 +392,7 @@ def test_a_partition_with_nodes_of_several_kinds(programs: Path) -> None:
         "partition gpu: sized for its 3 nodes with 4 GPUs (a100), asked for by feature a100;"
         " it also has 1 node without GPUs, 2 nodes with 2 GPUs (v100)",
     )
-    plan = plan_of(options={"nodes": 2, "settings": (("constraint", "v100"),)})
+    plan = plan_of(options={"nodes": 2, "settings": {"constraint": "v100"}})
     assert (plan.size.gpus_per_node, plan.placement.constraint, plan.size.cpus_per_rank) == (2, None, 8)
     with pytest.raises(ResourceError, match=r"^partition gpu has 3 suitable nodes, 4 requested \(gpu has 3 nodes with"):
         prepare(asked(options={"nodes": 4, "gpus_per_node": 4}))
@@ -438,11 +438,11 @@ def test_a_current_directory_that_was_deleted(machine: Path) -> None:
 @pytest.mark.parametrize(
     ("submit", "options", "directive"),
     [
-        ("--constraint=gpu", {"settings": (("constraint", "gpu&hbm80g"),)}, "--constraint='gpu&hbm80g'"),
-        ("-C gpu", {"settings": (("constraint", "a100"),)}, "--constraint=a100"),
-        ("--account=ours", {"settings": (("account", "mine"),)}, "--account=mine"),
-        ("-A ours", {"settings": (("account", "mine"),)}, "--account=mine"),
-        ("-x n1", {"settings": (("exclude", "n2"),)}, "--exclude=n2"),
+        ("--constraint=gpu", {"settings": {"constraint": "gpu&hbm80g"}}, "--constraint='gpu&hbm80g'"),
+        ("-C gpu", {"settings": {"constraint": "a100"}}, "--constraint=a100"),
+        ("--account=ours", {"settings": {"account": "mine"}}, "--account=mine"),
+        ("-A ours", {"settings": {"account": "mine"}}, "--account=mine"),
+        ("-x n1", {"settings": {"exclude": "n2"}}, "--exclude=n2"),
         ("--partition=other", {"partition": "gpu"}, "--partition=gpu"),
     ],
 )
@@ -459,7 +459,7 @@ def test_the_command_line_replaces_the_options_of_a_site(submit: str, options: d
 
 def test_options_of_a_site_that_nobody_replaces() -> None:
     Path("ours.yaml").write_text("scheduler: slurm\nsubmit: [--constraint=gpu, -A ours]\n")
-    prepared = prepare(asked("./ours.yaml", {"settings": (("qos", "long"),)}))
+    prepared = prepare(asked("./ours.yaml", {"settings": {"qos": "long"}}))
     assert prepared.launch.plan.placement.options == ("--constraint=gpu", "-A ours")
     assert not [note for note in prepared.notes if "replaces" in note]
 

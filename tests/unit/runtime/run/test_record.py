@@ -29,7 +29,7 @@ def test_what_a_record_says_of_a_run(tmp_path: Path) -> None:
         run_directory=tmp_path / "one",
         data="/data/set",
         resume="/runs/old/checkpoint",
-        env=("COLOUR=red", "WANDB_API_KEY=s3cret", "SHELL_VALUE"),
+        env={"COLOUR": "red", "WANDB_API_KEY": "s3cret", "SHELL_VALUE": None},
         layers=(user_layer.read(layer),),
     )
     begun = record.begin(plan)

@@ -59,7 +59,7 @@ def test_chunks_select_hosts_by_the_features_of_the_plan() -> None:
     plan = a_plan(
         site=Site(name="ours", scheduler="pbs"),
         job=a_job(launcher="env"),
-        settings=(("constraint", "tier0=a"),),
+        settings={"constraint": "tier0=a"},
     )
     own = changed(plan, constraint=Constraint(("tier0=a", "gpu_type=v100")))
     select = "1:ncpus=64:mpiprocs=8:ngpus=8:tier0=a"
@@ -86,7 +86,7 @@ def test_the_last_of_several_options_counts() -> None:
     site = ("-l filesystems=home:eagle", "-A site")
     assert requested("-l filesystems=home", "-A mine", site=site)["filesystems"] == "home"
     assert requested("-l filesystems=home", "-A mine", site=site)["Account"] == "mine"
-    assert requested("-A mine", settings=(("account", "option"),))["Account"] == "mine"
+    assert requested("-A mine", settings={"account": "option"})["Account"] == "mine"
 
 
 PLANNED, LOGGED = "it contradicts the plan", "ctrain reads the job's output in the run directory. Remove it"
@@ -124,7 +124,7 @@ AGAIN = "a second start would mix its records with those of the first. Remove it
     ],
 )
 def test_what_contradicts_the_plan_is_refused(option: str, reason: str) -> None:
-    for given in ({"site": (option,)}, {"settings": ()}):
+    for given in ({"site": (option,)}, {"settings": {}}):
         with pytest.raises(UsageError) as caught:
             words(*(() if "site" in given else (option,)), **given)
         assert str(caught.value) == f"qsub option {option!r} is not supported: {reason}"

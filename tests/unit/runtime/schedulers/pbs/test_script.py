@@ -92,13 +92,13 @@ def test_mpiprocs_are_tasks_and_memory_is_asked_for_where_it_is_not_given() -> N
     assert ["-l", "select=1:ncpus=128:mpiprocs=1:ngpus=8:mem=1000000mb"] in options(
         pbs(cluster=cluster, job=a_job(launcher="torchrun"))
     )
-    given_size = pbs(cluster=cluster, gpus_per_node=1, settings=(("mem", "3gb"),))
+    given_size = pbs(cluster=cluster, gpus_per_node=1, settings={"mem": "3gb"})
     assert ["-l", "select=1:ncpus=16:mpiprocs=1:ngpus=1:mem=3gb"] in options(given_size)
 
 
 def test_settings_in_the_words_of_pbs() -> None:
     plan = pbs(
-        settings=(("account", "ai lab"), ("constraint", "gpu_type=a100:host=x1"), ("reservation", "R12")),
+        settings={"account": "ai lab", "constraint": "gpu_type=a100:host=x1", "reservation": "R12"},
         scheduler_options=("-l filesystems=home:eagle", "-Wdepend=afterok:7", "--account=other"),
         site={"submit": ("-l x=it's",)},
     )
@@ -110,7 +110,7 @@ def test_settings_in_the_words_of_pbs() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"settings": (("qos", "high"),)}, "PBS has no --qos (supported: account, constraint, mem, reservation)"),
+        ({"settings": {"qos": "high"}}, "PBS has no --qos (supported: account, constraint, mem, reservation)"),
         ({"scheduler_options": ("--exclude=x1",)}, "PBS has no --exclude"),
         ({"scheduler_options": ("-J 0-3",)}, "qsub option '-J 0-3' is not supported: all subjobs of an array would"),
         (
@@ -133,7 +133,7 @@ TEXT = st.text(st.characters(blacklist_characters="\n\0", blacklist_categories=(
 
 @given(TEXT, TEXT)
 def test_any_value_reaches_qsub_as_it_is(account: str, value: str) -> None:
-    found = options(pbs(settings=(("account", account),), scheduler_options=(f"-Wx={value}",)))
+    found = options(pbs(settings={"account": account}, scheduler_options=(f"-Wx={value}",)))
     assert found[-2:] == [["-A", account], [f"-Wx={value}"]]
 
 

@@ -159,7 +159,7 @@ def test_a_qdel_that_hangs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_passed_values_are_in_a_file_for_their_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "it's\n$(secret)")
     monkeypatch.delenv("UNSET", raising=False)
-    plan = a_plan(run_directory=tmp_path, env=("TOKEN", "UNSET"))
+    plan = a_plan(run_directory=tmp_path, env={"TOKEN": None, "UNSET": None})
     submit.write_environment(plan)
     path = tmp_path / ".environment"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -175,7 +175,7 @@ def test_a_job_that_may_have_been_queued_keeps_its_values(
     programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "x")
-    plan = a_plan(run_directory=Path(launch.plan.run_directory), env=("TOKEN",))
+    plan = a_plan(run_directory=Path(launch.plan.run_directory), env={"TOKEN": None})
     answer(programs, "qsub", error="qsub: End of File\n", code=1)
     answer(programs, "qselect", "")
     with pytest.raises(UnansweredSubmission):
@@ -187,7 +187,7 @@ def test_nothing_stays_of_a_job_that_was_refused(
     programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "x")
-    plan = a_plan(run_directory=Path(launch.plan.run_directory), env=("TOKEN",))
+    plan = a_plan(run_directory=Path(launch.plan.run_directory), env={"TOKEN": None})
     answer(programs, "qsub", error="qsub: Unknown queue\n", code=170)
     with pytest.raises(SchedulerError):
         Pbs().submit(Launch(plan, launch.argv, {}))

@@ -115,18 +115,18 @@ def test_what_keeps_a_job_from_other_nodes() -> None:
         return changed(a_plan(**options), constraint=own)
 
     assert constraint(a_plan()) == {}
-    named = plan(Constraint(("ib", "a100")), settings=(("constraint", "ib"),), scheduler_options=("-Cib",))
+    named = plan(Constraint(("ib", "a100")), settings={"constraint": "ib"}, scheduler_options=("-Cib",))
     assert directives(named, "constraint", "gres") == ["ib&a100", "gpu:8"]
     script = a_launch(named).scripts["job.sh"]
     assert script.count("--constraint") == 1
     assert script.index("-Cib") < script.index("--constraint")
-    typed = plan(Constraint(gpu_type="a100"), settings=(("constraint", "[r1|r2]"),))
+    typed = plan(Constraint(gpu_type="a100"), settings={"constraint": "[r1|r2]"})
     assert directives(typed, "constraint", "gres") == ["[r1|r2]", "gpu:a100:8"]
     assert gres(plan(Constraint(gpu_type="a100"), scheduler_options=("--gres=lscratch:1",))) == [
         "--gres=gpu:a100:8,lscratch:1"
     ]
     assert gres(plan(Constraint(gpu_type="a100"), scheduler_options=("--gres=gpu:8",))) == ["--gres=gpu:a100:8"]
-    apart = plan(Constraint(excluded=("n7", "v01", "v02", "v03")), settings=(("exclude", "n7"),))
+    apart = plan(Constraint(excluded=("n7", "v01", "v02", "v03")), settings={"exclude": "n7"})
     assert directives(apart, "exclude") == ["n7,v[01-03]"]
     shell = plan(Constraint(("a100",)), interactive=True, ranks_per_node=1, gpus_per_node=1)
     assert "--constraint=a100" in a_launch(shell).argv

@@ -52,12 +52,12 @@ def test_a_job_is_submitted_or_runs_in_the_allocation() -> None:
 def test_sites_and_users_may_say_more() -> None:
     plan = a_plan(
         site=a_site(submit=("--account=ai lab",), comment="pytorch"),
-        settings=(("qos", "long"),),
+        settings={"qos": "long"},
         scheduler_options=("--switches=1",),
     )
     assert options(plan)[-4:] == ["--comment=pytorch", "--qos=long", "'--account=ai lab'", "--switches=1"]
-    assert "--comment=mine" in options(a_plan(site=a_site(comment="pytorch"), settings=(("comment", "mine"),)))
-    assert "--comment=pytorch" not in options(a_plan(site=a_site(comment="pytorch"), settings=(("comment", "mine"),)))
+    assert "--comment=mine" in options(a_plan(site=a_site(comment="pytorch"), settings={"comment": "mine"}))
+    assert "--comment=pytorch" not in options(a_plan(site=a_site(comment="pytorch"), settings={"comment": "mine"}))
 
 
 def test_memory_is_asked_for_only_where_it_is_shared_out() -> None:
@@ -65,7 +65,7 @@ def test_memory_is_asked_for_only_where_it_is_shared_out() -> None:
     facts = some_facts(cluster=Cluster((shared,), ("pmix",), memory_is_consumable=True))
     assert "--mem=125000M" in options(a_plan(facts=facts, gpus_per_node=1))
     assert not [option for option in options(a_plan()) if option.startswith("--mem")]
-    explicit = options(a_plan(facts=facts, gpus_per_node=1, settings=(("mem", "9G"),)))
+    explicit = options(a_plan(facts=facts, gpus_per_node=1, settings={"mem": "9G"}))
     assert [option for option in explicit if option.startswith("--mem")] == ["--mem=9G"]
 
 
@@ -218,7 +218,7 @@ def test_a_task_outside_of_a_step_stops() -> None:
 
 
 def test_a_shell_gets_an_allocation_by_srun_and_needs_no_job_script() -> None:
-    launch = a_launch(a_plan(interactive=True, nodes=1, gpus_per_node=1, settings=(("qos", "long"),), job=ENV))
+    launch = a_launch(a_plan(interactive=True, nodes=1, gpus_per_node=1, settings={"qos": "long"}, job=ENV))
     argv = list(launch.argv[: launch.argv.index("/bin/bash")])
     assert argv[:4] == ["srun", "--pty", "--mpi=none", "--cpu-bind=cores"]
     for option in ("--partition=amd_a100nv_8", "--gres=gpu:1", "--time=01:00:00", "--qos=long", "--ntasks=1"):
@@ -264,7 +264,7 @@ def test_memory_that_must_not_be_asked_for() -> None:
         plan = a_plan(site=site, facts=some_facts(cluster=cluster), gpus_per_node=1)
         assert plan.size.memory is None
         assert "--mem" not in job(plan)
-    explicit = a_plan(site=site, settings=(("mem", "9G"),))
+    explicit = a_plan(site=site, settings={"mem": "9G"})
     assert "--mem=9G" in options(explicit)
     assert site_notes.notes(explicit, site, CLUSTER, {}) == (
         "--mem 9G: by its documentation, site neuron takes no requests for memory",
