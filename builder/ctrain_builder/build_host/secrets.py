@@ -56,12 +56,12 @@ def read_secret(name: str, path: Path) -> BuildSecret:
 
 def find(texts: Iterable[str]) -> tuple[str, ...]:
     """The secrets in addresses like http://USER:PASSWORD@HOST or https://TOKEN@HOST, in each way they may be shown."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for login in (match[1] for text in texts for match in _USER.finditer(text)):
         user, colon, password = login.partition(":")
-        found |= {f"{user}:{password}@", f"{user}:{unquote(password)}@"} if colon else set()
-        found |= {word for word in (password or user, unquote(password or user)) if len(word) >= _SHORTEST}
-    return tuple(sorted(found, key=len, reverse=True))
+        secrets |= {f"{user}:{password}@", f"{user}:{unquote(password)}@"} if colon else set()
+        secrets |= {word for word in (password or user, unquote(password or user)) if len(word) >= _SHORTEST}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def mask(text: bytes, secrets: Iterable[str]) -> bytes:

@@ -63,13 +63,13 @@ class BuildHost:
 def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
     """What this machine uses itself, from its pip, apt and proxy configuration."""
     directories: list[Path] = []
-    found = _pip_settings(environ, etc)
-    settings = {key: found[key] for key in _PIP_SETTINGS if key in found}
+    of_pip = _pip_settings(environ, etc)
+    settings = {key: of_pip[key] for key in _PIP_SETTINGS if key in of_pip}
     for key in _PIP_INDEXES:
         if key in settings:
             words = (_bound(word, key == "find-links", directories) for word in settings[key].split())
             settings[key] = " ".join(words)
-    named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)] + [found.get("cert", "")]
+    named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)] + [of_pip.get("cert", "")]
     bundles = [Path(name) for name in named if name] + [etc / name for name in _SYSTEM_BUNDLES]
     bundle = next((path for path in bundles if path.is_file()), None)
     proxies = {

@@ -80,21 +80,21 @@ def _explained(root: Path) -> Iterator[None]:
 def _require_own(root: Path) -> os.stat_result:
     """Raise BuildError unless the directory is private, or a group's."""
     # /var/tmp belongs to everybody: somebody else may have put a directory or a link of that name there.
-    found = root.lstat()
-    if not (_is_private(found) or _is_shared(root, found)):
+    status = root.lstat()
+    if not (_is_private(status) or _is_shared(root, status)):
         hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
-        raise BuildError(f"unsafe cache {root}: {_why_unsafe(found)}", hint)
-    return found
+        raise BuildError(f"unsafe cache {root}: {_why_unsafe(status)}", hint)
+    return status
 
 
-def _why_unsafe(found: os.stat_result) -> str:
-    if stat.S_ISLNK(found.st_mode):
+def _why_unsafe(status: os.stat_result) -> str:
+    if stat.S_ISLNK(status.st_mode):
         return "it is a symlink"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return "it is not a directory"
-    if found.st_uid == os.geteuid() or found.st_mode & stat.S_IWOTH:
+    if status.st_uid == os.geteuid() or status.st_mode & stat.S_IWOTH:
         return "others can write to it"
-    return f"it belongs to {user_name(found.st_uid)}, and is not shared with a group of yours"
+    return f"it belongs to {user_name(status.st_uid)}, and is not shared with a group of yours"
 
 
 def _require_cache(root: Path) -> bool:
@@ -124,17 +124,17 @@ def _mark(root: Path, mode: int) -> None:
         atomic.create_text(root / CACHE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", mode & 0o664)
 
 
-def _is_private(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+def _is_private(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _is_shared(root: Path, found: os.stat_result) -> bool:
+def _is_shared(root: Path, status: os.stat_result) -> bool:
     """Whether a cache is meant for a group that this user belongs to, whose members trust each other. Never at the
     default place, which nobody has chosen: there anybody could have made it."""
     is_named = root != Path(_PRIVATE_ROOT.format(os.geteuid()))
-    mode = found.st_mode
+    mode = status.st_mode
     is_open = bool(mode & stat.S_ISGID and mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
-    member = os.geteuid() == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    member = os.geteuid() == 0 or status.st_gid in (os.getegid(), *os.getgroups())
     return is_named and stat.S_ISDIR(mode) and is_open and member
 
 

@@ -44,12 +44,12 @@ def offer(cache: Cache, recipe: str, mnt_dir: Path) -> None:
 def keep(cache: Cache, recipe: str, work: Path, mnt_dir: Path) -> None:
     """Keep what %post has left there, in the place of what was kept before. Raises BuildError."""
     tree, made = Tree(mnt_dir), work / "compiled.tar"
-    found = sorted((entry for entry in tree.walk(DIRECTORY) if not entry.is_directory), key=lambda entry: entry.name)
+    entries = sorted((entry for entry in tree.walk(DIRECTORY) if not entry.is_directory), key=lambda entry: entry.name)
     # Without a link, or a file that its owner may not read, it would not be what was made.
-    if not found or not all(entry.is_file and entry.status.st_mode & stat.S_IRUSR for entry in found):
+    if not entries or not all(entry.is_file and entry.status.st_mode & stat.S_IRUSR for entry in entries):
         return
     with tarfile.open(made, "w") as tar:
-        for entry in found:
+        for entry in entries:
             with tree.open(entry.name) as file:
                 member, status = tarfile.TarInfo(str(entry.name.relative_to(DIRECTORY))), os.fstat(file.fileno())
                 member.size, member.mode = status.st_size, status.st_mode & 0o777

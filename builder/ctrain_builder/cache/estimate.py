@@ -53,12 +53,12 @@ def steps(cache: Cache, plan: BuildPlan, kept: int) -> tuple[dict[StepName, floa
 def _remembered(cache: Cache, plan: BuildPlan, kept: int) -> dict[StepName, float]:
     """What each step took last; {} unless that is known of all."""
     durations = cache.memory.durations(plan.spec)
-    found: dict[StepName, float] = {}
+    took: dict[StepName, float] = {}
     for due in _due(plan, kept):
         last = cache.memory.layer_build(plan.spec, due.name) if due.kind == "layer" else None
         kind = IMAGE if due.kind == "image" else TESTS
-        found[due] = (last.seconds if last else 0) if due.kind == "layer" else durations.get(step(kind, plan, kept), 0)
-    return found if all(found.values()) else {}
+        took[due] = (last.seconds if last else 0) if due.kind == "layer" else durations.get(step(kind, plan, kept), 0)
+    return took if all(took.values()) else {}
 
 
 def _due(plan: BuildPlan, kept: int) -> list[StepName]:

@@ -44,8 +44,8 @@ def _by_use(cache: Cache) -> list[tuple[int, int, Path]]:
 def large_files(cache: Cache) -> list[Path]:
     """All layers and images, and what layers have compiled."""
     patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif", "compiled/*.tar")
-    found = (path for pattern in patterns for path in cache.root.glob(pattern))
-    return [path for path in found if path.is_file() and not path.is_symlink()]
+    matches = (path for pattern in patterns for path in cache.root.glob(pattern))
+    return [path for path in matches if path.is_file() and not path.is_symlink()]
 
 
 def forget(cache: Cache) -> None:

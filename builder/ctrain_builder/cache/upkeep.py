@@ -37,14 +37,14 @@ class Entry:
 def entries(cache: Cache) -> list[Entry]:
     """All of these, the most recently used first."""
     users = _users(cache)
-    found = []
+    listed = []
     for path in eviction.large_files(cache):
         about, kind = path.stat(), _KINDS[path.parent.name]
         names = {(path.stem, path.stem)} if kind == "image" else users[path.stem]
         definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
         images = tuple(sorted({image for _, image in names}))
-        found.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
-    return sorted(found, key=lambda entry: -entry.used)
+        listed.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
+    return sorted(listed, key=lambda entry: -entry.used)
 
 
 def sizes(cache: Cache) -> dict[str, int]:
@@ -62,9 +62,9 @@ def _blocks(path: Path) -> int:
     return status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
 
 
-def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
+def remove(cache: Cache, due: Iterable[Entry]) -> list[Entry]:
     """Remove what no build uses just now. Returns what was removed."""
-    return [entry for entry in found if eviction.remove(cache, entry.path)]
+    return [entry for entry in due if eviction.remove(cache, entry.path)]
 
 
 def remove_damaged(cache: Cache, image: Path, layers: Iterable[Layer]) -> list[str]:
@@ -96,17 +96,17 @@ def clear(cache: Cache) -> None:
 
 def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
     """Key or recipe of a layer -> (definition, image) for images in the cache and the last build of each."""
-    found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    users: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for path in (cache.root / "images").glob("*.json"):
         try:
             layers = read_manifest(path).layers
         except ConfigError:
             continue  # of another version, which builds the image again
         for layer in layers:
-            found[layer.key].add((layer.definition, path.stem))
+            users[layer.key].add((layer.definition, path.stem))
     for path in (cache.root / "inputs").glob("*.json"):
         image, _, definition = path.stem.rpartition(".")
         if made := load_record(LayerBuild, path):
             for name in (layer_key.compute_key(made.inputs), made.recipe):
-                found[name].add((definition, image))
-    return found
+                users[name].add((definition, image))
+    return users

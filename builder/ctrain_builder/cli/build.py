@@ -156,7 +156,7 @@ def execute(args: argparse.Namespace) -> int:
         before = {stem: plan.inputs for stem, plan in old.items()}
         planned = [plan for plan in planned if _differs(plan, old.get(plan.spec.file_stem))]
     if args.unpublished:
-        published = [found.manifest for store in parents.stores() for found in store.images()]
+        published = [version.manifest for store in parents.stores() for version in store.images()]
         places = (CachedImage(cache, plan.spec, is_flat(plan.spec, args.flatten)) for plan in planned)
         states = [image.state(plan, published=published) for image, plan in zip(places, planned)]
         planned = [plan for plan, state in zip(planned, states) if not state.published]

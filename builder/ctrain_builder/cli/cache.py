@@ -57,12 +57,12 @@ def _list(args: argparse.Namespace, cache: Cache) -> int:
 
 
 def _du(args: argparse.Namespace, cache: Cache) -> int:
-    found = upkeep.sizes(cache)
+    sizes = upkeep.sizes(cache)
     if args.json:
-        print(json.dumps({"sizes": found, "free": cache_space.free(cache)}, indent=2))
+        print(json.dumps({"sizes": sizes, "free": cache_space.free(cache)}, indent=2))
         return 0
-    rows = [(name, format_size(size)) for name, size in found.items()]
-    print(table(("directory", "size"), [*rows, ("total", format_size(sum(found.values())))]))
+    rows = [(name, format_size(size)) for name, size in sizes.items()]
+    print(table(("directory", "size"), [*rows, ("total", format_size(sum(sizes.values())))]))
     print(f"{cache.root}: {format_size(cache_space.free(cache))} free")
     return 0
 
@@ -90,9 +90,9 @@ def _summary(args: argparse.Namespace, due: Sequence[Entry]) -> str:
     return f"removed {what}" if args.yes else f"{what}; confirm with --yes"
 
 
-def _show(args: argparse.Namespace, found: Sequence[Entry], nothing: str, summary: str) -> int:
+def _show(args: argparse.Namespace, entries: Sequence[Entry], nothing: str, summary: str) -> int:
     if args.json:
-        rows = [{**asdict(entry), "path": str(entry.path)} for entry in found]
+        rows = [{**asdict(entry), "path": str(entry.path)} for entry in entries]
         done = {"done": args.yes} if "yes" in args else {}
         print(json.dumps({"entries": rows, **done}, indent=2))
         return 0
@@ -105,7 +105,7 @@ def _show(args: argparse.Namespace, found: Sequence[Entry], nothing: str, summar
             f"{format_duration(max(0.0, time.time() - entry.used))} ago",
             " ".join(entry.images) or "no image",
         )
-        for entry in found
+        for entry in entries
     ]
     print("\n".join(filter(None, (table(head, lines) if lines else nothing, summary if lines else ""))))
     return 0

@@ -139,11 +139,11 @@ def _layer(args: argparse.Namespace, kind: Kind, text: str) -> int:
         from ctrain_builder.imports import packages, uv_lock
 
         of = uv_lock.of_lock if kind is Kind.UV_LOCK else packages.of_environment
-        found = of(text, str(args.file))
-        if not found.lines:
-            return _report(args, None, found.findings, ["no packages are left: no layer is needed"], {"command": ""})
-        made, findings = args.output or args.file.with_name(f"{args.file.stem}-requirements.txt"), found.findings
-        _create(made, packages.requirements_text(found.lines, args.file.name))
+        needed = of(text, str(args.file))
+        if not needed.lines:
+            return _report(args, None, needed.findings, ["no packages are left: no layer is needed"], {"command": ""})
+        made, findings = args.output or args.file.with_name(f"{args.file.stem}-requirements.txt"), needed.findings
+        _create(made, packages.requirements_text(needed.lines, args.file.name))
     layer = f"{args.file.stem}.sqsh"
     command = shlex.join(["ctrain", "layer", "build", str(made), "--on", args.on, "-o", layer])
     run = shlex.join(["ctrain", "run", "--image", args.on, "--layer", layer])

@@ -25,13 +25,13 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"image {own[0]} is not of {definitions}", hint)
     cache, host = open_cache(args.cache), detect_host(args)
     plans, _ = plan_images(args, specs, cache, host, Parents(cache))
-    found = lock_file.read(definitions)
+    locked = lock_file.read(definitions)
     lines, data = [], {}
     for plan in plans:
         title = f"{plan.spec.name}:{plan.spec.tag}"
         image = lock.make(cache, plan, find_engine(), host.mirror)
-        is_new = found.images.get(title, {}).get(plan.arch) != image
-        found = found.with_image(title, plan.arch, image)
+        is_new = locked.images.get(title, {}).get(plan.arch) != image
+        locked = locked.with_image(title, plan.arch, image)
         pypi, deb = (sum(len(getattr(layer, kind)) for layer in image.layers.values()) for kind in ("pypi", "deb"))
         dated = f"; Debian's as of {image.snapshot}" if image.snapshot else ""
         what = f"{pluralize(pypi, 'package')} of Python, {deb} of Debian in {pluralize(len(image.layers), 'layer')}"
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
                 "  its Debian mirror is no snapshot: Debian's versions are compared after a build, and not imposed"
             )
         data[title] = {"pypi": pypi, "deb": deb, "snapshot": image.snapshot, "changed": is_new}
-    path = lock_file.write(definitions, found)
+    path = lock_file.write(definitions, locked)
     lines.append(f"written: {path}; layers whose lock has changed are built again with the next `ctrain build`")
     print(json.dumps({"file": str(path), "images": data}, indent=2) if args.json else "\n".join(lines))
     return 0

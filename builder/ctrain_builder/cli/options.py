@@ -123,10 +123,10 @@ def digest(text: str) -> str:
 
 def parse_size(text: str) -> int:
     """Bytes of a size as in 200GB or 1.5 TB (powers of 1000); only 0 needs no unit. Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if found and found[2] == "" and float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match and match[2] == "" and float(match[1]) == 0:
         return 0
-    if not found or found[2] not in _UNITS:
-        what = f"size {text!r} has no unit" if found and not found[2] else f"{text!r} is not a size"
+    if not match or match[2] not in _UNITS:
+        what = f"size {text!r} has no unit" if match and not match[2] else f"{text!r} is not a size"
         raise UsageError(what, "Write it as in 200GB (B, kB, MB, GB, TB; powers of 1000)")
-    return round(float(found[1]) * _UNITS[found[2]])
+    return round(float(match[1]) * _UNITS[match[2]])

@@ -121,16 +121,16 @@ def as_text(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
 
 
 def _rows(outlook: ImagePlanStatus) -> list[tuple[str, str, str, str]]:
-    found = [(layer.name, status.state, _why(status)) for layer, status in zip(outlook.plan.layers, outlook.layers)]
+    rows = [(layer.name, status.state, _why(status)) for layer, status in zip(outlook.plan.layers, outlook.layers)]
     base = outlook.plan.layers[0].inputs.base
     if outlook.built and outlook.plan.layers[0].is_from_mirror and not outlook.layers[0].why:
-        found[0] = (*found[0][:2], f"base built {format_duration(seconds_since(outlook.built))} ago")
+        rows[0] = (*rows[0][:2], f"base built {format_duration(seconds_since(outlook.built))} ago")
     parent = outlook.plan.parent
     if base and not outlook.layers[0].why:
-        found[0] = (*found[0][:2], f"from {parent.title}" if parent else layer_key.short(base))
+        rows[0] = (*rows[0][:2], f"from {parent.title}" if parent else layer_key.short(base))
     if outlook.needs_build and all(status.state == OK for status in outlook.layers):
-        found.append(("(image)", outlook.image.state, _why(outlook.image)))
-    return [(outlook.plan.spec.title if number == 0 else "", *row) for number, row in enumerate(found)]
+        rows.append(("(image)", outlook.image.state, _why(outlook.image)))
+    return [(outlook.plan.spec.title if number == 0 else "", *row) for number, row in enumerate(rows)]
 
 
 def _why(status: BuildStatus) -> str:

@@ -115,8 +115,8 @@ class Parents:
             self._known[reference] = parent.find(reference, self.stores, self._machine, self._cache.memory.fact_or)
         return self._known[reference]
 
-    def require_trust(self, found: Parent) -> None:
-        parent.require_trust(found, self.site().site)
+    def require_trust(self, chosen: Parent) -> None:
+        parent.require_trust(chosen, self.site().site)
 
     def stores(self) -> list[Store]:
         return open_stores(self.site().store_dirs())

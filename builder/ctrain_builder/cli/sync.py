@@ -52,16 +52,16 @@ def _copying(manifest: Manifest) -> Iterator[CopyObserver]:
 
 def follow(args: argparse.Namespace, target: Store) -> int:
     """`ctrain store mirror`."""
-    found = mirror.run(target, not args.yes, print_note, _copying)
-    code = _show(found.copied, args, str(target.root), not args.yes)
-    for reference in found.ended:
-        print_note(f"{found.source} no longer offers {reference}")
-    for one in found.taken_out:
+    result = mirror.run(target, not args.yes, print_note, _copying)
+    code = _show(result.copied, args, str(target.root), not args.yes)
+    for reference in result.ended:
+        print_note(f"{result.source} no longer offers {reference}")
+    for one in result.taken_out:
         name = one.image.manifest.reference
         did = "withdrew" if one.withdrawn else "retired"
         did = did if args.yes else f"would have {did.replace('withdrew', 'withdrawn')}"
-        why = f": {one.withdrawn}" if one.withdrawn else f", as in {found.source}"
-        kept = f"{name} is retired in {found.source}, and stays: {', '.join(one.needed_by)}"
+        why = f": {one.withdrawn}" if one.withdrawn else f", as in {result.source}"
+        kept = f"{name} is retired in {result.source}, and stays: {', '.join(one.needed_by)}"
         print_note(kept if one.needed_by else f"{did} {name}{why}")
     if not args.yes:
         print_note("confirm with --yes")
@@ -87,7 +87,7 @@ def _place(text: str, client: RegistryClient, cache: Any) -> Optional[Union[Regi
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
     groups = {"copied": plan.copies, "present": plan.present, "retired": plan.retired}
-    listed = {key: [one.reference for one in found] for key, found in groups.items()}
+    listed = {key: [one.reference for one in versions] for key, versions in groups.items()}
     moves = [
         {"name": one.manifest.name, "channel": one.channel, "before": one.before, "version": one.manifest.version}
         for one in plan.moves

@@ -76,12 +76,12 @@ def execute(args: argparse.Namespace) -> int:
     registry = None if args.offline else RegistryClient()
     upstream = DigestResolver(open_cache(args.cache).root, args.offline, registry)
     survey = UpstreamChecker(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
-    found = {name: survey.tags(specs) for name, specs in wanted.items()}
+    statuses = {name: survey.tags(specs) for name, specs in wanted.items()}
     troubles = list(dict.fromkeys(str(trouble) for trouble in survey.troubles))
     print(
-        json.dumps(_as_data(found, known, survey.blind, troubles), indent=2)
+        json.dumps(_as_data(statuses, known, survey.blind, troubles), indent=2)
         if args.json
-        else _as_text(found, known, survey.blind)
+        else _as_text(statuses, known, survey.blind)
     )
     for trouble in troubles:
         print(f"ctrain: {trouble}", file=sys.stderr)
@@ -111,14 +111,14 @@ def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[
     return {name: bases[name] for name in names or bases}
 
 
-def _as_text(found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str]) -> str:
+def _as_text(statuses: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str]) -> str:
     rows = [
         (name if tag is tags[0] else "", *_row(tag, _newest(tags), known))
-        for name, tags in found.items()
+        for name, tags in statuses.items()
         for tag in tags
     ]
     lines = [table(HEAD, rows)] if rows else ["no image of images.yaml starts from one in a registry"]
-    for name, tags in found.items():
+    for name, tags in statuses.items():
         for tag in tags:
             if tag.state == GONE:
                 lines.append(f"{name} {tag.tag} is gone: the registry no longer has {tag.reference}")
@@ -164,7 +164,7 @@ def _compare(newest: TagStatus, tag: TagStatus, known: Table) -> Optional[tuple[
 
 
 def _as_data(
-    found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str], troubles: Sequence[str]
+    statuses: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str], troubles: Sequence[str]
 ) -> dict[str, Any]:
     images = [
         {
@@ -172,7 +172,7 @@ def _as_data(
             "new_tags_known": name not in blind,
             "tags": [_tag_data(tag, _newest(tags), known) for tag in tags],
         }
-        for name, tags in found.items()
+        for name, tags in statuses.items()
     ]
     return {"images": images, "checked": known.checked, "troubles": troubles}
 

@@ -156,12 +156,12 @@ def values(definition: Definition, given: Mapping[str, str]) -> dict[str, str]:
 
 def render(definition: Definition, given: Mapping[str, str]) -> Definition:
     """`definition` with every placeholder replaced; as in Apptainer, one behind a comment sign stays."""
-    found = values(definition, given)
+    arguments = values(definition, given)
     parts: list[str] = []
     for line in definition.text.splitlines(keepends=True):
         position = 0
         for match in _active(line):
-            parts += [line[position : match.start()], found[match[1]]]
+            parts += [line[position : match.start()], arguments[match[1]]]
             position = match.end()
         parts.append(line[position:])
     return parse(definition.name, definition.path, "".join(parts))

@@ -100,9 +100,9 @@ def _below(
     if not above and not path.exists():
         raise ConfigError(f"which is not in {root}")
     if path.is_dir():
-        for found in sorted(path.iterdir()):
-            if not _is_left_out(name / found.name, left_out):
-                yield from _below(root, name / found.name, (*above, path), left_out)
+        for entry in sorted(path.iterdir()):
+            if not _is_left_out(name / entry.name, left_out):
+                yield from _below(root, name / entry.name, (*above, path), left_out)
     elif path.is_file():
         yield path, name
     else:
@@ -112,8 +112,8 @@ def _below(
 def digest(path: Path) -> str:
     """The SHA-256 of a file, as hex. A file that did not change in the meantime is read only once."""
     real = _real(path)
-    found = real.lstat()
-    return _digest(real, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = real.lstat()
+    return _digest(real, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @functools.cache

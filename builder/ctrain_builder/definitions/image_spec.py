@@ -299,15 +299,15 @@ def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -
 
 def _check_arguments(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
     known = frozenset().union(*(member.placeholders for member in chain)) - {definition.PARENT, entry.tag_argument}
-    found = {f"tags.{tag}": variant.arguments for tag, variant in entry.tags.items()}
+    given = {f"tags.{tag}": variant.arguments for tag, variant in entry.tags.items()}
     parts = {"": entry.architectures, **{f"tags.{tag}.": variant.architectures for tag, variant in entry.tags.items()}}
     for prefix, architectures in parts.items():
         for arch, other in architectures.items():
             if arch not in ARCHITECTURES:
                 hint = f"{suggest(arch, ARCHITECTURES)} Known: {', '.join(ARCHITECTURES)}".strip()
                 raise ConfigError(f"{where}: {prefix}architectures: {arch} is not an architecture of images", hint)
-            found[f"{prefix}architectures.{arch}"] = other.arguments
-    for place, arguments in found.items():
+            given[f"{prefix}architectures.{arch}"] = other.arguments
+    for place, arguments in given.items():
         for name in arguments:
             if name not in known:
                 hint = f"{suggest(name, known)} Known: {', '.join(sorted(known))}".strip()

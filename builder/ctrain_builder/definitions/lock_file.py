@@ -43,9 +43,9 @@ class LockedLayer:
 
     def differences(self, pypi: Mapping[str, str], deb: Mapping[str, str]) -> str:
         """What else than the locked versions an image has, in words; "" for nothing."""
-        found = [*_differences(self.pypi, pypi), *_differences(self.deb, deb)]
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return "; ".join(found[:_SHOWN]) + more
+        changes = [*_differences(self.pypi, pypi), *_differences(self.deb, deb)]
+        more = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+        return "; ".join(changes[:_SHOWN]) + more
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def read(directory: Path) -> LockFile:
         raise ConfigError(f"{path} is damaged: it has no schema", _RENEW)
     if data["schema"] > SCHEMA:
         raise ConfigError(f"unsupported schema {data['schema']} in {path} (supported: {SCHEMA})", "Upgrade ctrain")
-    found = config.load(LockFile, data, str(path))
-    for title, image in ((title, image) for title, arches in found.images.items() for image in arches.values()):
+    lock = config.load(LockFile, data, str(path))
+    for title, image in ((title, image) for title, arches in lock.images.items() for image in arches.values()):
         _check(f"{path}: {title}", image)
-    return found
+    return lock
 
 
 _RENEW = "Restore it from git, or write it again: ctrain upstream --lock IMAGE"
@@ -112,8 +112,8 @@ def write(directory: Path, lock: LockFile) -> Path:
 
 def snapshot_of(mirror: str) -> str:
     """The date of a mirror that is a snapshot of Debian's; "" for any other."""
-    found = _SNAPSHOT.search(mirror)
-    return found[1] if found else ""
+    match = _SNAPSHOT.search(mirror)
+    return match[1] if match else ""
 
 
 def at_snapshot(mirror: str, snapshot: str) -> str:
@@ -139,10 +139,10 @@ def _check(where: str, image: LockedImage) -> None:
                 raise ConfigError(f"{where}: {name}: {line!r} is no version of a package", _RENEW)
 
 
-def _differences(locked: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+def _differences(locked: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[str]:
     for name, version in locked.items():
-        if found.get(name) != version:
-            yield f"{name} {version} -> {found.get(name) or '(none)'}"
+        if actual.get(name) != version:
+            yield f"{name} {version} -> {actual.get(name) or '(none)'}"
 
 
 def locked_layer(image: Optional[LockedImage], name: str) -> Optional[LockedLayer]:

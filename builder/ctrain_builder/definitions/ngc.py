@@ -81,7 +81,7 @@ class Table:
         Later GPUs may run what is marked +PTX, which they compile at every first start.
         """
         compiled = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", arch)]
-        pairs = ((tuple(map(int, key.split("."))), found.gpus[0]) for key, found in self.generations.items())
+        pairs = ((tuple(map(int, key.split("."))), generation.gpus[0]) for key, generation in self.generations.items())
         return tuple(gpu for (major, minor), gpu in pairs if any(m == major and n <= minor for m, n in compiled))
 
 
@@ -106,6 +106,6 @@ def read(directory: Path) -> Table:
 def of_image(variables: Iterable[str]) -> Release:
     """What an image's own variables (NAME=VALUE) say of it."""
     values = dict(pair.split("=", 1) for pair in variables if "=" in pair)
-    found = {field: values.get(name, "") for field, name in _VARIABLES.items()}
-    found["cuda"] = ".".join(found["cuda"].split(".")[:3])  # without the build: 12.6.3.004
-    return config.load(Release, found, "the image")
+    stated = {field: values.get(name, "") for field, name in _VARIABLES.items()}
+    stated["cuda"] = ".".join(stated["cuda"].split(".")[:3])  # without the build: 12.6.3.004
+    return config.load(Release, stated, "the image")

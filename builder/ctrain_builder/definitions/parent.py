@@ -119,8 +119,8 @@ def _read_digest(path: Path, entry: sif.SifObject, facts: Facts) -> str:
 
 def _stamp(path: Path, subject: str) -> str:
     """Changes when the file does."""
-    found = path.stat()
-    return f"parent-{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{subject}"
+    about = path.stat()
+    return f"parent-{about.st_dev}-{about.st_ino}-{about.st_size}-{about.st_mtime_ns}-{about.st_ctime_ns}-{subject}"
 
 
 def _unique(wanted: Sequence[str]) -> list[str]:

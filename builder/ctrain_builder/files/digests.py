@@ -37,7 +37,7 @@ class Region:
 
 def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
     """All of an image's file; `layers` tell the digests of its partitions, unless it is flat. Raises ImageUnusable."""
-    found: list[Region] = []
+    parts: list[Region] = []
     at, size = 0, image.stat().st_size
     partitions = sorted(zip(sif.partitions(image), layers), key=lambda pair: pair[0].offset)
     if len(partitions) != len(layers) or len(sif.partitions(image)) != len(layers):
@@ -45,22 +45,22 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
     for entry, layer in partitions:
         if entry.size != layer.size or entry.offset < at:
             raise ImageUnusable(f"{image} does not consist of the layers in its manifest")
-        found += [Region(image, at, entry.offset - at), Region(image, entry.offset, entry.size, layer.digest)]
+        parts += [Region(image, at, entry.offset - at), Region(image, entry.offset, entry.size, layer.digest)]
         at = entry.offset + entry.size
-    return [*found, Region(image, at, size - at)]
+    return [*parts, Region(image, at, size - at)]
 
 
 def regions_digest(image: Path, layers: Sequence[Layer]) -> str:
     """As in sha256-regions:9f2c... Raises ImageUnusable."""
-    found = regions(image, layers)
-    return _joined(found, (one.digest or file_digest(image, one.offset, one.size) for one in found))
+    parts = regions(image, layers)
+    return _joined(parts, (one.digest or file_digest(image, one.offset, one.size) for one in parts))
 
 
 class RegionHasher:
     """Computes the same from the bytes of a file, which are given to it from the first to the last."""
 
-    def __init__(self, found: Sequence[Region]) -> None:
-        self._regions = found
+    def __init__(self, parts: Sequence[Region]) -> None:
+        self._regions = parts
         self._digests: list[str] = []
         self._sha, self._left = hashlib.sha256(), 0
         self._begin()
@@ -85,6 +85,6 @@ class RegionHasher:
             self._left = self._regions[len(self._digests)].size
 
 
-def _joined(found: Sequence[Region], digests: Iterator[str]) -> str:
-    lines = "".join(f"{region.offset} {region.size} {digest}\n" for region, digest in zip(found, digests))
+def _joined(parts: Sequence[Region], digests: Iterator[str]) -> str:
+    lines = "".join(f"{region.offset} {region.size} {digest}\n" for region, digest in zip(parts, digests))
     return f"{REGIONS}{hashlib.sha256(lines.encode()).hexdigest()}"

@@ -233,8 +233,8 @@ def _text(path: Path) -> str:
 
 def _is_dead(text: str) -> bool:
     """Whether the holder that a lock names ran on this machine and has ended."""
-    found = _HOLDER.match(text)
-    return bool(found and found[2] == _machine() and not Path(f"/proc/{found[1]}").exists())
+    holder = _HOLDER.match(text)
+    return bool(holder and holder[2] == _machine() and not Path(f"/proc/{holder[1]}").exists())
 
 
 def _me() -> str:

@@ -31,18 +31,18 @@ def collect(image: Path, engine: Engine, *, as_root: bool) -> dict[str, Any]:
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image), "/bin/sh", "-c", _EXAMINE, "ctrain"]
     answer = foreign.last_object(foreign.output([*argv, program]).splitlines())
     try:
-        found = config.load(Packages, answer, f"image {image}")
+        packages = config.load(Packages, answer, f"image {image}")
     except ConfigError as error:  # its python3 is its own
         raise EngineError(error.message) from error
-    if not found.deb and not found.pypi:
+    if not packages.deb and not packages.pypi:
         return {}
     return {
-        "system": {key: value for key, value in found.system.items() if _are_words(key, value)},
-        "deb": [asdict(one) for one in found.deb if _are_words(one.package, one.version, one.architecture)],
-        "pypi": {name: version for name, version in found.pypi.items() if _are_words(name, version)},
+        "system": {key: value for key, value in packages.system.items() if _are_words(key, value)},
+        "deb": [asdict(one) for one in packages.deb if _are_words(one.package, one.version, one.architecture)],
+        "pypi": {name: version for name, version in packages.pypi.items() if _are_words(name, version)},
         "licenses": {
             kind: {name: [_LICENCE.sub("", text) for text in texts] for name, texts in of.items() if _are_words(name)}
-            for kind, of in found.licenses.items()
+            for kind, of in packages.licenses.items()
             if kind in _KINDS
         },
     }

@@ -28,14 +28,14 @@ _LONGEST_LABEL = 1000
 def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
     """The licence of each layer that has one, from the base upwards. `base` are the labels of the lowest layer's file,
     among which are those of an upstream image."""
-    found: dict[str, str] = {}
+    own: dict[str, str] = {}
     for number, layer in enumerate(plan.layers):
         stated = [layer.public.labels.get(LICENSES_LABEL, "")]
         if number == 0 and not plan.parent:
             stated.insert(0, stated_licenses(base))
         if licence := combined_licenses(stated):
-            found[layer.name] = licence
-    return {**_of_parent(plan), **found}
+            own[layer.name] = licence
+    return {**_of_parent(plan), **own}
 
 
 def as_label(licenses: Mapping[str, str]) -> str:

@@ -34,10 +34,10 @@ def make(cache: Cache, plan: BuildPlan, engine: Engine, mirror: str) -> LockedIm
     below: Versions = ({}, {})
     with cache.work.create() as work:
         for count, (layer, content) in enumerate(zip(plan.layers, stack.contents), 1):
-            found = versions(Container(engine, work, lambda: None), stack, count)
-            pypi, deb = (lock_file.added(old, new) for old, new in zip(below, found))
+            present = versions(Container(engine, work, lambda: None), stack, count)
+            pypi, deb = (lock_file.added(old, new) for old, new in zip(below, present))
             layers[layer.name] = LockedLayer(content.digest, layer.key, pypi, deb)
-            below = found
+            below = present
     is_from_mirror = plan.layers[0].is_from_mirror
     return LockedImage(lock_file.snapshot_of(mirror) if is_from_mirror else "", layers)
 

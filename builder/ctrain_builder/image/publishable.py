@@ -33,23 +33,23 @@ def manifest(cached: CachedImage, plan: BuildPlan, digest: str, command: Callabl
     record = state.manifest
     if record is None:
         return None
-    found = record.manifest()
+    made = record.manifest()
     if word := redistribution.declared(plan):  # as it is today: it changes no image
-        found = replace(found, labels={**found.labels, REDISTRIBUTE_LABEL: word})
+        made = replace(made, labels={**made.labels, REDISTRIBUTE_LABEL: word})
     if state.stage is Stage.TESTED:
-        return found
+        return made
     if state.untestable:
         hint = f"Add a %test to a definition, as in {spec.chain[-1].path}"
         raise ImageTestError(f"image {spec.title} has no tests, which publishing needs", hint)
-    if state.is_as_planned or (digest and not found.tested):
+    if state.is_as_planned or (digest and not made.tested):
         raise ImageTestError(f"image {spec.title} has not passed its tests", f"Run: {command('test')}")
     if digest:
-        return found
+        return made
     if plan.problem and not isinstance(plan.problem, RegistryError):  # no image was built here on an unknown base
         raise plan.problem
     why = _differences(cached.cache, plan)
     what = f"image {spec.title} in the cache is not what `ctrain build` would make now{f' ({why})' if why else ''}"
-    hint = f"Run: {command('build')}; or pass the --build-arg of its build, or --digest {found.digest}"
+    hint = f"Run: {command('build')}; or pass the --build-arg of its build, or --digest {made.digest}"
     raise ImageTestError(what, hint)
 
 

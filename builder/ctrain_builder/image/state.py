@@ -64,8 +64,8 @@ class CachedImage:
     def state(self, plan: BuildPlan, engine: Optional[Engine] = None, published: Iterable[Manifest] = ()) -> ImageState:
         """Measured by `plan`. `engine`: the one to test with; None, as for publishing, takes results of any machine:
         see planned_tests. `published`: the versions among which the image is looked for."""
-        found = [one.reference for one in published if self._is_published(plan, one)]
-        version = found[-1] if found else ""
+        same = [one.reference for one in published if self._is_published(plan, one)]
+        version = same[-1] if same else ""
         manifest, damage = self.recorded()
         if damage:
             return ImageState(Stage.CORRUPT, manifest, why=damage, published=version)
@@ -126,17 +126,17 @@ class CachedImage:
             return kept, ""
         return kept, "made of other layers"
 
-    def _is_published(self, plan: BuildPlan, found: Manifest) -> bool:
+    def _is_published(self, plan: BuildPlan, one: Manifest) -> bool:
         """Whether a version is the planned image, and none of its layers is to be built again."""
         kind = (plan.spec.store_name, plan.spec.tag, plan.spec.stack, self.flat)
-        if (found.name, found.tag, found.stack, found.flat) != kind or plan.problem:
+        if (one.name, one.tag, one.stack, one.flat) != kind or plan.problem:
             return False
-        if tuple(planned.key for planned in found.layers) != plan.keys:
+        if tuple(planned.key for planned in one.layers) != plan.keys:
             return False
         base = plan.layers[0]
-        built = found.labels.get(BASE_BUILT_LABEL, found.built)  # the image's own time in manifests of earlier versions
+        built = one.labels.get(BASE_BUILT_LABEL, one.built)  # the image's own time in manifests of earlier versions
         content = self.cache.layers.known_content(base.key, base.definition.is_base)
-        if content and content.digest == found.layers[0].digest:  # built again, with no newer packages
+        if content and content.digest == one.layers[0].digest:  # built again, with no newer packages
             built = max(built, content.built)
         return built >= max(layer.not_before for layer in plan.layers)
 

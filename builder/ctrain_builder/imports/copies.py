@@ -44,17 +44,17 @@ class Context:
         relative = name.lstrip("/") or "."
         pattern = any(character in relative for character in "*?[")
         try:
-            found = sorted(self.directory.glob(relative)) if pattern else [self.directory / relative]
-            found = [path.resolve() for path in found if path.exists() and not (pattern and self.is_ignored(path))]
+            paths = sorted(self.directory.glob(relative)) if pattern else [self.directory / relative]
+            paths = [path.resolve() for path in paths if path.exists() and not (pattern and self.is_ignored(path))]
         except PermissionError as error:
             raise Missing(
                 f"{name} cannot be read: {error.strerror}", f"Check the permissions in {self.directory}"
             ) from error
         except (ValueError, NotImplementedError, OSError, RuntimeError) as error:  # what pathlib says to strange names
             raise Missing(f"{name} cannot be the name of a file", "Name the files in %files") from error
-        if not found:
+        if not paths:
             raise Missing(f"there is no {name} in {self.directory}", "Name the directory that it is in: --context DIR")
-        return found
+        return paths
 
     def is_ignored(self, path: Path) -> bool:
         """Whether Docker leaves a file of the top of the directory out, or ctrain does."""

@@ -289,14 +289,14 @@ class _Translator:
     def _copy_files(
         self, instruction: Instruction, name: str, target: str, *, to_directory: bool, unpack: bool
     ) -> None:
-        found = self._context.sources(name)
-        if len(found) > 1 and not to_directory:
+        sources = self._context.sources(name)
+        if len(sources) > 1 and not to_directory:
             self._emit([f"mkdir -p {double_quoted(target)}"])
-        for source in found:
+        for source in sources:
             self._copies += 1
             aside = f"{self._aside}/{self._copies}"
             parts = self._context.entries(source) if source.is_dir() else [source]
-            several = to_directory or len(found) > 1
+            several = to_directory or len(sources) > 1
             archive = unpack and copies.is_archive(source)
             pairs, puts = copies.place(source, parts, target, aside, to_directory=several, unpack=archive)
             named = [(self._context.name(path), put) for path, put in pairs]

@@ -88,7 +88,7 @@ def _instructions(lines: list[str], escape: str) -> Iterator[Instruction]:
 def _heredocs(parts: list[str], lines: list[str], at: int) -> tuple[tuple[Heredoc, ...], int]:
     """The heredocs that an instruction begins, and the number of the line behind them. What looks like one and never
     ends is none: `<<` also shifts numbers."""
-    found: list[Heredoc] = []
+    heredocs: list[Heredoc] = []
     text = "".join(parts)
     if text.split(None, 1)[0].upper() not in _WITH_HEREDOCS:
         return (), at
@@ -97,11 +97,11 @@ def _heredocs(parts: list[str], lines: list[str], at: int) -> tuple[tuple[Heredo
         for position in range(at, len(lines)):
             line = lines[position].lstrip("\t") if match[1] else lines[position]
             if line == match[3]:
-                found.append(Heredoc(re.sub("[\"']", "", match[0]), match[3], tuple(body), not match[2]))
+                heredocs.append(Heredoc(re.sub("[\"']", "", match[0]), match[3], tuple(body), not match[2]))
                 at = position + 1
                 break
             body.append(line)
-    return tuple(found), at
+    return tuple(heredocs), at
 
 
 def _instruction(number: int, parts: list[str], heredocs: tuple[Heredoc, ...]) -> Instruction:

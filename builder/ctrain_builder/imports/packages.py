@@ -95,9 +95,9 @@ def _of_pip(text: str, line: int) -> tuple[list[str], list[Finding]]:
 
 
 def _of_package(text: str, line: int) -> tuple[list[str], list[Finding]]:
-    found = _SPEC.fullmatch(text.strip())
-    name = found[1].lower() if found else ""
-    if found is None:
+    match = _SPEC.fullmatch(text.strip())
+    name = match[1].lower() if match else ""
+    if match is None:
         return [], [Finding(line, text, "it is not the name of a package")]
     if name in _INTERPRETER:
         return [], [Finding(line, text, f"the {_INTERPRETER[name]} is that of the image", lost=False)]
@@ -106,7 +106,7 @@ def _of_package(text: str, line: int) -> tuple[list[str], list[Finding]]:
     if _NOT_PYTHON.fullmatch(name):
         todo = "If the image lacks it, install it in %post of a definition"
         return [], [Finding(line, text, "pip has no such package", todo)]
-    version = _version(found[2])
+    version = _version(match[2])
     if version is None:
         return [], [Finding(line, text, "pip knows no such condition", "Add the package to the requirements by hand")]
     return [f"{_RENAMED.get(name, name)}{version}"], []

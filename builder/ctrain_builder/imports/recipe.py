@@ -47,8 +47,8 @@ def read(text: str, where: str) -> Recipe:
     findings = tuple(Finding(start + 1, lines[start].strip(), why, todo) for start in starts[:-1])
     heads = [at for at in range(starts[-1], len(lines)) if lines[at].lstrip().startswith("%")]
     ends = [*heads[1:], len(lines)]
-    found = tuple((at + 1, lines[at].strip(), tuple(lines[at + 1 : end])) for at, end in zip(heads, ends))
-    return Recipe(tuple(lines[starts[-1] : min(heads, default=len(lines))]), found, findings)
+    sections = tuple((at + 1, lines[at].strip(), tuple(lines[at + 1 : end])) for at, end in zip(heads, ends))
+    return Recipe(tuple(lines[starts[-1] : min(heads, default=len(lines))]), sections, findings)
 
 
 def base(recipe: Recipe) -> Base:

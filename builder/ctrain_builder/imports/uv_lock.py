@@ -50,7 +50,7 @@ def _is_root(package: Package) -> bool:
 
 def _needed(packages: list[Package], roots: list[Package]) -> list[tuple[Package, list[Conditions]]]:
     """The packages below the roots, each with the ways on which it is needed. Nothing below the image's own counts."""
-    found: dict[int, list[Conditions]] = {}
+    needed: dict[int, list[Conditions]] = {}
     seen: dict[tuple[int, str], list[Conditions]] = {}  # by package and extra
     waiting = [(root, "", frozenset[str]()) for root in roots]
     while waiting:
@@ -60,7 +60,7 @@ def _needed(packages: list[Package], roots: list[Package]) -> list[tuple[Package
             continue
         ways.append(conditions)
         if not _is_root(package):
-            found.setdefault(id(package), []).append(conditions)
+            needed.setdefault(id(package), []).append(conditions)
         if is_images_own(package["name"]):
             continue
         listed = package.get("optional-dependencies", {}).get(extra, []) if extra else package.get("dependencies", [])
@@ -68,7 +68,7 @@ def _needed(packages: list[Package], roots: list[Package]) -> list[tuple[Package
             more = conditions | ({dependency["marker"]} if "marker" in dependency else set())
             below = _package(packages, dependency)
             waiting += [(below, name, more) for name in ("", *dependency.get("extra", []))]
-    return [(package, found[id(package)]) for package in packages if id(package) in found]
+    return [(package, needed[id(package)]) for package in packages if id(package) in needed]
 
 
 def _package(packages: list[Package], dependency: Package) -> Package:
@@ -111,5 +111,5 @@ def _other_index(package: Package, text: str) -> Finding:
 
 
 def _line(text: str, name: str) -> int:
-    found = re.search(rf'(?m)^name = "{re.escape(name)}"$', text)
-    return text.count("\n", 0, found.start()) + 1 if found else 1
+    match = re.search(rf'(?m)^name = "{re.escape(name)}"$', text)
+    return text.count("\n", 0, match.start()) + 1 if match else 1

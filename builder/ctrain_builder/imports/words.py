@@ -34,7 +34,7 @@ class Unknown(Exception):
 
 def split(text: str, escape: str = "\\") -> list[Word]:
     """The words of a text. A quote that never ends is a character."""
-    found: list[Word] = []
+    words: list[Word] = []
     parts: list[Part] = []
     position, quote, begun = 0, "", False
     while position < len(text):
@@ -42,7 +42,7 @@ def split(text: str, escape: str = "\\") -> list[Word]:
         variable = None if quote == "'" else _VARIABLE.match(text, position)
         if not quote and character.isspace():
             if begun:
-                found.append(_joined(parts))
+                words.append(_joined(parts))
             parts, begun = [], False
         elif variable:
             parts.append(Variable(variable[1] or variable[2], variable[3] or "", variable[4] or ""))
@@ -57,7 +57,7 @@ def split(text: str, escape: str = "\\") -> list[Word]:
             parts.append(character)
         begun = begun or bool(quote) or not character.isspace()
         position += 1
-    return [*found, _joined(parts)] if begun else found
+    return [*words, _joined(parts)] if begun else words
 
 
 def raw(text: str) -> Word:

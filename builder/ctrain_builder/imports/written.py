@@ -22,8 +22,8 @@ _ORDER = ("files", "post", "environment", "labels", "runscript")
 
 def dockerfile(base: Base, translation: Translation, aside: str, origin: str) -> str:
     """The text of a definition."""
-    found = _sections(translation.lines)
-    parts = {name: found.get(name, []) for name in _ORDER}
+    sections = _sections(translation.lines)
+    parts = {name: sections.get(name, []) for name in _ORDER}
     if not translation.has_runscript:  # spython would start bash, in place of what the base starts
         parts["runscript"] = []
     if parts["post"]:

@@ -15,10 +15,10 @@ WITH_TORCH = "import runpy, sys, torch; del sys.argv[0]; runpy.run_path(sys.argv
 def main(features: list[str]) -> None:
     report = check_build("PyTorch" in features)
     print(report)
-    found, wanted = set(re.findall(r"\[X\] (\S+)", report)), set(features)
+    built, wanted = set(re.findall(r"\[X\] (\S+)", report)), set(features)
     # Horovod 0.28.1 names PyTorch even where it was built for TensorFlow alone.
-    if found - ({"PyTorch"} - wanted) != wanted:
-        raise SystemExit(f"Horovod was built with {' '.join(sorted(found))}, not with {' '.join(sorted(wanted))}")
+    if built - ({"PyTorch"} - wanted) != wanted:
+        raise SystemExit(f"Horovod was built with {' '.join(sorted(built))}, not with {' '.join(sorted(wanted))}")
 
 
 def check_build(torch: bool) -> str:

@@ -36,12 +36,12 @@ def licenses() -> dict[str, dict[str, list[str]]]:
 
 
 def _imported() -> dict[str, Distribution]:
-    found: dict[str, Distribution] = {}
+    by_name: dict[str, Distribution] = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name and distribution.version:  # what a removed package left behind has neither
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution)
-    return found
+            by_name.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution)
+    return by_name
 
 
 def _of_metadata(distribution: Distribution) -> list[str]:
@@ -58,8 +58,8 @@ def _of_copyright(folder: Path) -> list[str]:
     """The names in a copyright file that a program can read (DEP 5)."""
     path = folder / "copyright"
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found = re.findall(r"(?m)^License:[ \t]*(\S.*?)\s*$", text) if text.startswith("Format:") else []
-    return sorted({name for name in found if len(name) <= LONGEST})
+    names = re.findall(r"(?m)^License:[ \t]*(\S.*?)\s*$", text) if text.startswith("Format:") else []
+    return sorted({name for name in names if len(name) <= LONGEST})
 
 
 def dpkg() -> list[dict[str, str]]:

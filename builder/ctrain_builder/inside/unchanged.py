@@ -19,17 +19,17 @@ KEPT = ("python", *FRAMEWORKS, "cuda", "nccl", "mpi")  # versions
 
 
 def main(arguments: list[str]) -> None:
-    found = versions.collect()
+    now = versions.collect()
     for name in FRAMEWORKS:
         spec = find_spec(name)
         if spec and spec.submodule_search_locations:
-            found[f"files of {name}"] = digest(Path(spec.submodule_search_locations[0]))
+            now[f"files of {name}"] = digest(Path(spec.submodule_search_locations[0]))
     if not arguments:
-        print(json.dumps(found))
+        print(json.dumps(now))
         return
     before = json.loads(arguments[0])
     kept = [name for name in before if name in KEPT or name.startswith("files of ")]
-    changed = [f"{name}: {before[name]} -> {found.get(name)}" for name in kept if before[name] != found.get(name)]
+    changed = [f"{name}: {before[name]} -> {now.get(name)}" for name in kept if before[name] != now.get(name)]
     if changed:
         raise SystemExit("changed since the base:\n" + "\n".join(changed))
 

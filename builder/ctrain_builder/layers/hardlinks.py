@@ -21,8 +21,8 @@ _LINK = """xargs -0 -n 2 sh -ec 'rm -f -- "$2"; ln -- "$1" "$2"' sh </mnt/links"
 
 def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> None:
     """Give the files that were changed in an overlay the other names that they have below. Raises BuildError."""
-    found = scan(Tree(upper))
-    pairs = list(links_to_restore(found, lowerdir.hard_link_groups(container, below, found.copied, log)))
+    changes = scan(Tree(upper))
+    pairs = list(links_to_restore(changes, lowerdir.hard_link_groups(container, below, changes.copied, log)))
     if not pairs:
         return
     words = (b"/" + os.fsencode(path) + b"\0" for pair in pairs for path in pair)

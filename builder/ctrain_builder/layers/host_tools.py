@@ -64,6 +64,6 @@ def copy_tool(container: Container, program: str) -> None:
 def _libraries(program: str) -> list[Path]:
     """The libraries that a program loads, the loader among them; none if it is linked statically."""
     libraries = command.run(["ldd", program], check=False).stdout
-    found = [Path(word) for word in re.findall(r"(/\S+) \(0x", libraries)]
-    threads = [path.with_name(_THREADS) for path in found if path.name.startswith("libc.so")]
-    return [*found, *(path for path in threads if path.exists())]
+    paths = [Path(word) for word in re.findall(r"(/\S+) \(0x", libraries)]
+    threads = [path.with_name(_THREADS) for path in paths if path.name.startswith("libc.so")]
+    return [*paths, *(path for path in threads if path.exists())]

@@ -45,27 +45,27 @@ class Upper:
 
 def scan(tree: Tree) -> Upper:
     """What a directory holds. Raises BuildError for one that can't be looked into."""
-    found: dict[str, set[PurePosixPath]] = {field.name: set() for field in fields(Upper)}
+    groups: dict[str, set[PurePosixPath]] = {field.name: set() for field in fields(Upper)}
     for entry in tree.walk():
         path = entry.name
         if path.name in _OPAQUE_MARKS:
-            found["opaque"].add(path.parent)
+            groups["opaque"].add(path.parent)
             continue
         if path.name.startswith(_MARK):
-            found["deleted"].add(path.with_name(path.name[len(_MARK) :]))
+            groups["deleted"].add(path.with_name(path.name[len(_MARK) :]))
             continue
-        found["directories" if entry.is_directory else "others"].add(path)
+        groups["directories" if entry.is_directory else "others"].add(path)
         marks = _marks(entry.at)
         if marks:
-            found["marked"].add(path)
+            groups["marked"].add(path)
         if entry.is_file and any(mark.endswith(_ORIGIN) for mark in marks):
-            found["copied"].add(path)
+            groups["copied"].add(path)
         try:
             if any(mark.endswith(_OPAQUE) and _attribute(entry.at, mark) == b"y" for mark in marks):
-                found["opaque"].add(path)
+                groups["opaque"].add(path)
         except PermissionError as error:
             raise unreadable(tree.root / path) from error
-    return Upper(**{name: frozenset(paths) for name, paths in found.items()})
+    return Upper(**{name: frozenset(paths) for name, paths in groups.items()})
 
 
 def whiteouts(upper: Upper, below: Iterable[PurePosixPath]) -> list[PurePosixPath]:

@@ -53,14 +53,14 @@ def pack(
     compression: str = GZIP,
 ) -> Path:
     """Pack an upper directory as a layer. Returns the squashfs file, in the work directory. Raises BuildError."""
-    found = scan(Tree(upper))
-    hidden = whiteouts(found, lowerdir.list_descendants(container, below, found.opaque, log))
+    changes = scan(Tree(upper))
+    hidden = whiteouts(changes, lowerdir.list_descendants(container, below, changes.opaque, log))
     names = [_quoted(path) for path in hidden]
     # A line end can't be told in a file of such names, but in an argument.
     apart = [word for name in names if "\n" in name for word in ("-p", _deleted(name))]
     lines = "".join(f"{_deleted(name)}\n" for name in names if "\n" not in name)
     (host_tools.prepare(container) / _DELETED).write_bytes(os.fsencode(lines))
-    return _run(container, layer_argv(container, upper, below, compression, apart), upper, found, log, epoch)
+    return _run(container, layer_argv(container, upper, below, compression, apart), upper, changes, log, epoch)
 
 
 def pack_base(container: Container, root: Path, log: Path, epoch: int, compression: str = GZIP) -> Path:
@@ -121,10 +121,10 @@ def _directory(container: Container) -> str:
     return str(host_tools.directory(container)) if container.root else host_tools.INSIDE
 
 
-def _run(container: Container, argv: Sequence[str], directory: Path, found: Upper, log: Path, epoch: int) -> Path:
+def _run(container: Container, argv: Sequence[str], directory: Path, changes: Upper, log: Path, epoch: int) -> Path:
     tree = Tree(directory)
-    time = _clamp_mtimes(tree, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
-    remove_marks(tree, found)
+    time = _clamp_mtimes(tree, changes, epoch, workspace.started(container.work))  # before: it looks at ctimes
+    remove_marks(tree, changes)
     _refuse_secrets(container, tree)
     if not container.root:
         host_tools.copy_tool(container, mksquashfs())
@@ -146,16 +146,16 @@ def _refuse_secrets(container: Container, tree: Tree) -> None:
         secrets.refuse(tree, dated, [secret for secret in container.secrets if len(secret) >= secrets.BY_NO_CHANCE])
 
 
-def _clamp_mtimes(tree: Tree, found: Upper, epoch: int, started: float) -> int:
+def _clamp_mtimes(tree: Tree, changes: Upper, epoch: int, started: float) -> int:
     """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
 
     What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
     image below, where for example compiled Python files hold the times of their sources. Directories get that
     time, too: theirs are when the engine last made a mount point in them.
     """
-    times = (entry.status.st_mtime for entry in tree.walk() if entry.name in found.others)
+    times = (entry.status.st_mtime for entry in tree.walk() if entry.name in changes.others)
     cut = max(epoch, max((int(time) for time in times if time < started), default=epoch))
-    bytecode.set_source_times(tree, found.others, cut)
+    bytecode.set_source_times(tree, changes.others, cut)
     os.utime(tree.root, (cut, cut))
     for entry in tree.walk():
         if entry.is_directory:

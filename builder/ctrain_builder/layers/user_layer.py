@@ -161,8 +161,8 @@ def _description(image: Image, source: Path, packages: dict[str, str]) -> Descri
 def _listing(packed: Path) -> list[str]:
     """The paths in a squashfs that are not directories; deleted names are there too, as devices."""
     listing = command.run(["unsquashfs", "-lln", str(packed)], timeout=600).stdout
-    found = re.findall(r"(?m)^([^d])\S+ .*? squashfs-root/(.+)$", listing)
-    return [path.split(" -> ")[0] if kind == "l" else path for kind, path in found]
+    entries = re.findall(r"(?m)^([^d])\S+ .*? squashfs-root/(.+)$", listing)
+    return [path.split(" -> ")[0] if kind == "l" else path for kind, path in entries]
 
 
 def offences(paths: Iterable[str], packages: Mapping[str, str]) -> tuple[list[str], list[str]]:

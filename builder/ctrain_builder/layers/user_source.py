@@ -36,17 +36,17 @@ def collect(source: Path, named: Sequence[Path], homes: Sequence[Path]) -> tuple
     """All files that the build sees below /mnt/source. `source` is resolved; `named` are files and directories that the
     command line adds; `homes` are the user's. Raises UsageError."""
     try:
-        found: _Names = {PurePosixPath(source.name): source}
-        places = [_add(path, source.parent, homes, found) for path in named]
+        names: _Names = {PurePosixPath(source.name): source}
+        places = [_add(path, source.parent, homes, names) for path in named]
         if not is_script(source, _text(source)):
-            _require(source.parent, PurePosixPath(source.name), found, places, homes)
-        return tuple(files.source_file(path.resolve(), relative) for relative, path in found.items())
+            _require(source.parent, PurePosixPath(source.name), names, places, homes)
+        return tuple(files.source_file(path.resolve(), relative) for relative, path in names.items())
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _add(path: Path, parent: Path, homes: Sequence[Path], found: _Names) -> PurePosixPath:
-    """Add the files of --with to `found`: where they lie beside the source, or else under their own name, which is
+def _add(path: Path, parent: Path, homes: Sequence[Path], names: _Names) -> PurePosixPath:
+    """Add the files of --with to `names`: where they lie beside the source, or else under their own name, which is
     returned."""
     real = path.resolve()
     if not real.exists():
@@ -58,7 +58,7 @@ def _add(path: Path, parent: Path, homes: Sequence[Path], found: _Names) -> Pure
     name = PurePosixPath(real.relative_to(parent) if real.is_relative_to(parent) else real.name)
     try:
         for file, below in files.below(real):
-            other = found.setdefault(name / below, file)
+            other = names.setdefault(name / below, file)
             if other != file:
                 raise UsageError(f"--with {path}: {name / below} is already {other}", "Rename one of them")
     except ConfigError as error:
@@ -67,15 +67,15 @@ def _add(path: Path, parent: Path, homes: Sequence[Path], found: _Names) -> Pure
 
 
 def _require(
-    root: Path, file: PurePosixPath, found: _Names, places: Sequence[PurePosixPath], homes: Sequence[Path]
+    root: Path, file: PurePosixPath, names: _Names, places: Sequence[PurePosixPath], homes: Sequence[Path]
 ) -> None:
-    """Add to `found` what a requirements file names on this machine, and what the files name that it includes. What
+    """Add to `names` what a requirements file names on this machine, and what the files name that it includes. What
     lies in `places` is seen in any case."""
     for option, text in _references(_text(root / file), root / file):
         is_text = option in ("requirement", "constraint")
         relative = _below(root, file.parent if is_text or option == "find-links" else PurePosixPath(), text, file)
         path = root / relative
-        if relative in found or any(place in (relative, *relative.parents) for place in places):
+        if relative in names or any(place in (relative, *relative.parents) for place in places):
             continue
         tops = {one.parts[:1] for one in (relative, path.resolve().relative_to(root))}
         if root in homes and any("".join(top).startswith(".") for top in tops):
@@ -83,14 +83,14 @@ def _require(
             raise UsageError(f"{root / file} names {text}, a hidden file of your home", hint)
         if path.is_dir() and option == "find-links":
             archives = (one for one in sorted(path.iterdir()) if one.name.lower().endswith(_ARCHIVES))
-            found.update({relative / one.name: one for one in archives if one.is_file() and not one.is_symlink()})
+            names.update({relative / one.name: one for one in archives if one.is_file() and not one.is_symlink()})
         elif path.is_dir():
             hint = f"Build a wheel of it (pip wheel --no-deps {path}), or add: --with {path}"
             raise UsageError(f"{root / file} names the directory {text}, which the build does not see", hint)
         elif path.is_file():
-            found[relative] = path
+            names[relative] = path
             if is_text:
-                _require(root, relative, found, places, homes)
+                _require(root, relative, names, places, homes)
         else:
             raise UsageError(f"{root / file} names {text}, but there is no file {path}")
 

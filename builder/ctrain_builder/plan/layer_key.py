@@ -39,8 +39,8 @@ def compute_recipe(inputs: LayerInputs, below: str) -> str:
 
     Unlike a key, it stays the same whatever tests, labels and help say, and however the layer is packed.
     """
-    found = _sections(inputs.definition).items()
-    sections = {name: text.rstrip() for name, text in found if name not in _ABOUT}  # empty lines separate them
+    parts = _sections(inputs.definition).items()
+    sections = {name: text.rstrip() for name, text in parts if name not in _ABOUT}  # empty lines separate them
     arguments = {name: value for name, value in inputs.arguments.items() if name != COMPRESSION}
     made = [below, inputs.base, inputs.arch, arguments, sections, inputs.files]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
@@ -109,12 +109,12 @@ def _file_change(old: str, new: str) -> str:
 
 def _sections(lines: Sequence[str]) -> dict[str, str]:
     """Section -> its lines; the header's is called "header"."""
-    found: dict[str, str] = {}
+    sections: dict[str, str] = {}
     section = "header"
     for line in lines:
         section = _section(line) if line.lstrip().startswith("%") else section
-        found[section] = f"{found.get(section, '')}{line}\n"
-    return found
+        sections[section] = f"{sections.get(section, '')}{line}\n"
+    return sections
 
 
 def _section(line: str) -> str:

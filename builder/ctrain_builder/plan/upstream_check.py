@@ -71,7 +71,7 @@ class UpstreamChecker:
         listed = {spec.tag: self._source(spec, spec.tag) for spec in specs}
         first = next(iter(listed.values()))
         listed_tags = self._query(first, lambda registry: registry.tags(first.name))
-        found = [self._listed(tag, ref, listed_tags) for tag, ref in listed.items()]
+        statuses = [self._listed(tag, ref, listed_tags) for tag, ref in listed.items()]
         newest = max(map(_version, listed))
         if listed_tags is None:
             self.blind.add(specs[0].name)
@@ -81,8 +81,8 @@ class UpstreamChecker:
         for tag in candidates:
             if _version(tag) > newest:
                 ref = self._source(specs[0], tag)
-                found.append(TagStatus(tag, str(ref), NEW, self._release(tag, ref)))
-        return tuple(sorted(found, key=lambda tag: _version(tag.tag)))
+                statuses.append(TagStatus(tag, str(ref), NEW, self._release(tag, ref)))
+        return tuple(sorted(statuses, key=lambda tag: _version(tag.tag)))
 
     def _listed(self, tag: str, ref: Reference, listed_tags: Optional[Iterable[str]]) -> TagStatus:
         if listed_tags is not None and ref.tag not in listed_tags:

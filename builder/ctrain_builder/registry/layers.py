@@ -31,8 +31,8 @@ def check(origin: str) -> None:
 
 def find(client: RegistryClient, origin: str, key: str, arch: str, actions: str = PULL) -> Optional[StoredLayer]:
     """The layer with this key in a repository; None if there is none. Raises RegistryError."""
-    found = client.find(_reference(origin, key), actions)
-    return stored_layer.read(found[1], origin, key, arch) if found else None
+    answer = client.find(_reference(origin, key), actions)
+    return stored_layer.read(answer[1], origin, key, arch) if answer else None
 
 
 def download(client: RegistryClient, layer: StoredLayer, target: Path, done: Callable[[int], None]) -> None:
@@ -61,12 +61,12 @@ def upload(client: RegistryClient, layer: StoredLayer, read: ReadAt, done: Calla
     """
     ref = _reference(layer.content.origin, layer.key)
     with contextlib.suppress(Unusable):
-        found = find(
+        present = find(
             client, layer.content.origin, layer.key, layer.arch, PUSH
         )  # of a new repository, readers know nothing
-        if found and (found.content.digest, found.parent) == (layer.content.digest, layer.parent):
+        if present and (present.content.digest, present.parent) == (layer.content.digest, layer.parent):
             return EXISTS
-        if found and found.content.built > layer.content.built:
+        if present and present.content.built > layer.content.built:
             return NEWER_EXISTS
     sent = artifacts.put_blob(client, ref, layer.content.digest, layer.content.size, read, done)
     if sent != layer.content.digest:

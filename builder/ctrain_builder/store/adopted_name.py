@@ -56,5 +56,5 @@ def propose(file: Path, manifest: Manifest, modified: float) -> AdoptedName:
 def _tag(manifest: Manifest) -> str:
     """The version of what an image was made from, or of the framework in it; "" if neither has one."""
     stated = [manifest.labels.get(FROM_LABEL, "").rpartition(":")[2], *map(manifest.software.get, _FRAMEWORKS)]
-    found = (re.match(r"v?(\d[A-Za-z0-9.]*)", text) for text in stated if text)
-    return next((match[1].rstrip(".") for match in found if match), "")
+    matches = (re.match(r"v?(\d[A-Za-z0-9.]*)", text) for text in stated if text)
+    return next((match[1].rstrip(".") for match in matches if match), "")

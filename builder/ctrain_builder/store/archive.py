@@ -63,7 +63,7 @@ class ArchiveSource:
         """All versions of images with these names, or of all images; and what is damaged."""
         from ctrain_builder.store.endpoints import Version
 
-        found: list[Version] = []
+        whole: list[Version] = []
         damaged: list[CtrainError] = []
         for member in (name for name in self._members if name.endswith(".json") and "_" in name and "/" not in name):
             try:
@@ -73,8 +73,8 @@ class ArchiveSource:
                 continue
             if not names or manifest.name in names:
                 links = (_LINK.fullmatch(name) for name in self._links(manifest.file_name))
-                found.append(Version(manifest, tuple(link[2] for link in links if link and link[1] == manifest.name)))
-        return found, damaged
+                whole.append(Version(manifest, tuple(link[2] for link in links if link and link[1] == manifest.name)))
+        return whole, damaged
 
     def _manifest(self, member: str) -> Manifest:
         """Raises ConfigError; ImageUnusable where what it names is not there as it says."""
@@ -110,26 +110,26 @@ class ArchiveSource:
 
     def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
         """The signatures of a version, by key: those that are whole, and of this version."""
-        found: dict[str, bytes] = {}
+        by_key: dict[str, bytes] = {}
         begin = f"{signed.SIGNATURES}/{Path(manifest.file_name).stem}."
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "signature.sif")
             for member in (name for name in self._members if name.startswith(begin)):
                 path.write_bytes(self._small(member))
                 if signed.covers(path, manifest):
-                    found.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
-        return found
+                    by_key.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
+        return by_key
 
     def notes(self, manifest: Manifest) -> list[Note]:
         """What was noted of a version. Raises ConfigError."""
         stem = Path(manifest.file_name).stem
         members = ((f"{directory}/{stem}.json", kind) for directory, kind in notes.KINDS.items())
-        found = (
+        noted = (
             notes.parse(kind, self._small(member), f"{self.path}: {member}")
             for member, kind in members
             if member in self._members
         )
-        return [note for note in found if note.digest == manifest.digest]
+        return [note for note in noted if note.digest == manifest.digest]
 
     def _small(self, member: str) -> bytes:
         about = self._members[member]
@@ -179,17 +179,17 @@ class ArchiveTarget:
             )
         self._add_small(str(Path(manifest.file_name).with_suffix(".json")), manifest_writer.as_text(manifest).encode())
 
-    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+    def sign(self, manifest: Manifest, by_key: Mapping[str, bytes]) -> int:
         """Add the signatures of a version."""
-        for key, content in found.items():
+        for key, content in by_key.items():
             path = signed.path_for(Path(manifest.file_name), key)
             self._add_small(str(path), content)
         return 0  # they came with it
 
-    def note(self, manifest: Manifest, found: Sequence[Note], _source: Source) -> None:
+    def note(self, manifest: Manifest, noted: Sequence[Note], _source: Source) -> None:
         """Add what is noted of a version."""
         directories = {kind: directory for directory, kind in notes.KINDS.items()}
-        for note in found:
+        for note in noted:
             path = notes.path_for(Path(manifest.file_name), directories[type(note)])
             self._add_small(str(path), manifest_writer.as_json(asdict(note)).encode())
 
@@ -267,17 +267,17 @@ def _members(path: Path) -> dict[str, tarfile.TarInfo]:
         raise UsageError(f"archive {path} not found", "Write one with: ctrain store sync STORE FILE.tar") from error
     except (tarfile.TarError, OSError, ValueError, EOFError) as error:
         raise ImageUnusable(f"{path} is no archive of ctrain, or was cut short: {error}", "Copy it again") from error
-    found: dict[str, tarfile.TarInfo] = {}
+    members: dict[str, tarfile.TarInfo] = {}
     for member in listed:
         is_file = member.isreg() and not member.issparse() and _MEMBER.fullmatch(member.name)
         is_link = member.issym() and _LINK.fullmatch(member.name) and _TARGET.fullmatch(member.linkname)
-        if not (is_file or is_link) or member.name in found:
+        if not (is_file or is_link) or member.name in members:
             what = f"{path} has a member that no archive of ctrain has: {member.name!r}"
             raise ImageUnusable(what, "Nothing was taken from it; make it with: ctrain store sync")
-        found[member.name] = member
+        members[member.name] = member
     if not listed or listed[-1].name != _LAST:
         raise ImageUnusable(f"{path} was cut short: its last member is missing", "Copy it again")
-    return found
+    return members
 
 
 def _read_at(descriptor: int, begin: int, end: int, size: int, offset: int) -> bytes:

@@ -125,8 +125,8 @@ def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
 
 def links(root: Path, name: str) -> dict[str, str]:
     """The channels of an image, each with the name of the file that it points to ("" if it is no channel's link)."""
-    found = list_directory(root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
-    return {link.stem.partition("_")[2]: channel_target(link) for link in found}
+    paths = list_directory(root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
+    return {link.stem.partition("_")[2]: channel_target(link) for link in paths}
 
 
 def require(root: Path, name: str, channel: str) -> None:

@@ -70,8 +70,8 @@ def resumable_file(root: Path, name: str, say: Callable[[str], None] = lambda _:
     path = root / f".{name}{PART}"
     with _locked(root, path, lambda owner: say(f"waiting for {owner}, which is copying the same version")):
         with contextlib.suppress(FileNotFoundError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and (found.st_uid, found.st_nlink) == (os.geteuid(), 1):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and (status.st_uid, status.st_nlink) == (os.geteuid(), 1):
                 path.chmod(0o600)
             else:
                 path.unlink()  # others may write to the directory, too: what we write goes to a file of ours
@@ -137,8 +137,8 @@ def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) ->
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):
                 known[layer.digest] = Region(other.path, entry.offset, entry.size, layer.digest)
     pairs = zip(manifest.layers, sif.partitions(image)) if known else ()
-    found = ((entry, known.get(layer.digest)) for layer, entry in pairs if layer.digest)
-    return {entry.offset: region for entry, region in found if region and region.size == entry.size}
+    matches = ((entry, known.get(layer.digest)) for layer, entry in pairs if layer.digest)
+    return {entry.offset: region for entry, region in matches if region and region.size == entry.size}
 
 
 def copy(
@@ -154,9 +154,9 @@ def copy(
     `layers` are those of its partitions. The rest is as in `fill`. Raises DiskFullError, ImageUnusable.
     """
     with source.open("rb") as reader:
-        found = regions(source, layers) if layers else ()
+        layout = regions(source, layers) if layers else ()
         size = os.fstat(reader.fileno()).st_size
-        return fill(target, size, functools.partial(os.pread, reader.fileno()), access, found, known, done)
+        return fill(target, size, functools.partial(os.pread, reader.fileno()), access, layout, known, done)
 
 
 def fill(

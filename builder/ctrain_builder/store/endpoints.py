@@ -77,8 +77,8 @@ class StoreEndpoint:
     def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
         """All versions of images with these names, or of all images; and what is damaged."""
         scan = open_store(self.root).scan()
-        found = [Version(one.manifest, one.channels) for one in scan.images]
-        return [one for one in found if not names or one.manifest.name in names], list(scan.damaged)
+        versions = [Version(one.manifest, one.channels) for one in scan.images]
+        return [one for one in versions if not names or one.manifest.name in names], list(scan.damaged)
 
     @contextlib.contextmanager
     def reader(self, manifest: Manifest) -> Iterator[tuple[ReadAt, Optional[Path]]]:
@@ -91,27 +91,27 @@ class StoreEndpoint:
         """What there is of each version."""
         store = open_store(self.root)
         digests = {one.digest for one in wanted}
-        found: dict[str, Held] = {}
+        held: dict[str, Held] = {}
         for version in (one for one in stored_versions(store) if one.state != PUBLISHED):
             with contextlib.suppress(ConfigError):
                 digest = read_manifest(version.manifest).digest
                 if version.is_retired or digest not in digests:  # what is wanted and in quarantine may come again
-                    found[version.image.name] = Held(digest, False)
-        found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
+                    held[version.image.name] = Held(digest, False)
+        held.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
         for one in wanted:
             name = Path(one.file_name).with_suffix(".json")
             for path in (self.root / name, self.root / RETIRED / name):
-                if one.file_name not in found and not is_gone(path):
+                if one.file_name not in held and not is_gone(path):
                     hint = "See: ctrain doctor. If it is damaged: ctrain store verify --quarantine --yes, then sync"
                     problem = StoreError(f"{path} is damaged, or of a newer ctrain", hint)
-                    found[one.file_name] = Held("", False, problem)
-        return [found.get(one.file_name) for one in wanted]
+                    held[one.file_name] = Held("", False, problem)
+        return [held.get(one.file_name) for one in wanted]
 
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel."""
         images = open_store(self.root).images()
-        found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
-        return next((manifest.version for manifest in found), "")
+        manifests = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
+        return next((manifest.version for manifest in manifests), "")
 
     def put(self, manifest: Manifest, source: Source, watch: CopyObserver) -> None:
         """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
@@ -129,16 +129,16 @@ class StoreEndpoint:
 
     def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
         """The signatures that were added to a version, by key. What they claim is verified by those who run it."""
-        found = [path for path in signed.added(self.root / manifest.file_name) if signed.covers(path, manifest)]
-        return {key: path.read_bytes() for path in found for key in signed.keys(path)[:1]}
+        paths = [path for path in signed.added(self.root / manifest.file_name) if signed.covers(path, manifest)]
+        return {key: path.read_bytes() for path in paths for key in signed.keys(path)[:1]}
 
-    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+    def sign(self, manifest: Manifest, by_key: Mapping[str, bytes]) -> int:
         """Add signatures to a version that is here, unless it has them; how many were added."""
         image = PublishedImage(manifest, self.root / manifest.file_name, ())
 
         def missing() -> list[signatures.Signature]:
-            paths = {key: signed.path_for(image.path, key) for key in found}
-            return [signatures.Signature(key, found[key]) for key, path in paths.items() if not path.exists()]
+            paths = {key: signed.path_for(image.path, key) for key in by_key}
+            return [signatures.Signature(key, by_key[key]) for key, path in paths.items() if not path.exists()]
 
         if not missing():
             return 0
@@ -151,17 +151,17 @@ class StoreEndpoint:
     def notes(self, manifest: Manifest) -> list[Note]:
         """What was noted of a version. Raises ConfigError."""
         image = self.root / manifest.file_name
-        found = (notes.read_scan(image, manifest), notes.read_deprecation(image, manifest))
-        return [note for note in found if note]
+        noted = (notes.read_scan(image, manifest), notes.read_deprecation(image, manifest))
+        return [note for note in noted if note]
 
-    def note(self, manifest: Manifest, found: Sequence[Note], source: Source) -> None:
+    def note(self, manifest: Manifest, noted: Sequence[Note], source: Source) -> None:
         """Keep what another place has noted of a version that is here, but no scan that is older than its own. Raises
         ConfigError."""
         image = PublishedImage(manifest, self.root / manifest.file_name, ())
 
         def due() -> list[Note]:
             known = {type(note): note for note in self.notes(manifest)}
-            return [note for note in found if _is_news(note, known.get(type(note)))]
+            return [note for note in noted if _is_news(note, known.get(type(note)))]
 
         if not due():
             return
@@ -236,7 +236,7 @@ class RegistryEndpoint:
     def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
         """All versions of images with these names, or of all images; and what is damaged or not ours. Raises
         ImageNotFound where nothing is: nobody makes a place in a registry, so that any mistyped one is there."""
-        found: dict[str, Manifest] = {}
+        manifests: dict[str, Manifest] = {}
         tags: dict[str, list[str]] = {}
         left_out: list[CtrainError] = []
         for ref in self._tags(names):
@@ -245,15 +245,15 @@ class RegistryEndpoint:
             except (artifacts.Foreign, ConfigError) as error:
                 left_out.append(error)
                 continue
-            if found.setdefault(manifest.file_name, manifest) != manifest:
+            if manifests.setdefault(manifest.file_name, manifest) != manifest:
                 raise RegistryError(
                     f"{ref} and other tags have different images of version {manifest.version}", "Remove one there"
                 )
             tags.setdefault(manifest.file_name, []).append(ref.tag)
-        if not (found or left_out):
+        if not (manifests or left_out):
             raise ImageNotFound(f"{self} has no images", "Check the path, and whether your login may list it")
-        others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
-        return [Version(manifest, others[file]) for file, manifest in found.items()], left_out
+        others = {file: tuple(tag for tag in tags[file] if tag != manifests[file].version) for file in manifests}
+        return [Version(manifest, others[file]) for file, manifest in manifests.items()], left_out
 
     def _tags(self, names: Collection[str]) -> Iterator[Reference]:
         if not names:
@@ -312,7 +312,7 @@ class RegistryEndpoint:
 
     def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
         """The signatures that were added to a version, by key: those that are whole, and of this version."""
-        found: dict[str, bytes] = {}
+        by_key: dict[str, bytes] = {}
         tags = self._client.tags(f"{self._where}/{manifest.name}")
         matches = (match for match in map(_SIGNATURE_TAG.fullmatch, tags) if match and match[1] == manifest.version)
         with tempfile.TemporaryDirectory() as directory:
@@ -321,21 +321,21 @@ class RegistryEndpoint:
                 with contextlib.suppress(artifacts.Foreign):  # somebody else's tag
                     path.write_bytes(artifacts.read_small(self._client, self._ref(manifest.name, match[0])))
                     if signed.covers(path, manifest):
-                        found.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
-        return found
+                        by_key.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
+        return by_key
 
-    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+    def sign(self, manifest: Manifest, by_key: Mapping[str, bytes]) -> int:
         """Add signatures to a version that is here, unless it has them; how many were added."""
-        refs = {key: self._ref(manifest.name, f"{manifest.version}.{signed.key_id(key)}.sig") for key in found}
+        refs = {key: self._ref(manifest.name, f"{manifest.version}.{signed.key_id(key)}.sig") for key in by_key}
         missing = {key: ref for key, ref in refs.items() if not self._client.has(ref)}
         for key, ref in missing.items():
-            artifacts.push_small(self._client, ref, found[key], f"{Path(manifest.file_name).stem}.{ref.tag}")
+            artifacts.push_small(self._client, ref, by_key[key], f"{Path(manifest.file_name).stem}.{ref.tag}")
         return len(missing)
 
     def notes(self, _manifest: Manifest) -> list[Note]:
         return []  # a registry has no place for them
 
-    def note(self, _manifest: Manifest, _found: Sequence[Note], _source: Source) -> None:
+    def note(self, _manifest: Manifest, _noted: Sequence[Note], _source: Source) -> None:
         pass
 
     def point(self, manifest: Manifest, channel: str, _: Source, _say: Callable[[str], None]) -> None:

@@ -74,17 +74,17 @@ def _old_base(image: PublishedImage, days: float) -> Iterator[tuple[str, str]]:
 def _unscanned(image: PublishedImage, gates: Gates) -> Iterator[tuple[str, str]]:
     scan = f"Run: ctrain store scan {image.manifest.reference}"
     try:
-        found = notes.read_scan(image.path, image.manifest)
+        last = notes.read_scan(image.path, image.manifest)
     except ConfigError as error:
         yield f"its scan is unknown: {error.message}", scan
         return
-    if found is None:
+    if last is None:
         yield "it was not scanned", scan
-    elif found.verdict == notes.FAILED:
-        yield f"its scan failed (exit code {found.code})", scan
-    elif found.verdict != notes.CLEAN:
+    elif last.verdict == notes.FAILED:
+        yield f"its scan failed (exit code {last.code})", scan
+    elif last.verdict != notes.CLEAN:
         yield "its scan has findings", f"See: ctrain store show {image.manifest.reference}"
-    elif gates.scan_max_age is not None and _is_older(found.when, gates.scan_max_age):
+    elif gates.scan_max_age is not None and _is_older(last.when, gates.scan_max_age):
         yield f"its scan is older than {gates.scan_max_age:g} days", scan
 
 

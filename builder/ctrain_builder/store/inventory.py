@@ -80,10 +80,10 @@ def identify(version: StoredVersion) -> tuple[FileIdentity, FileIdentity]:
 
 def _identity(path: Path) -> FileIdentity:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def file_size(path: Path) -> int:

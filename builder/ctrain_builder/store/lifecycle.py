@@ -58,12 +58,12 @@ class Removal:
 
 def named_versions(store: Store, references: Sequence[str]) -> list[PublishedImage]:
     """The versions NAME:VERSION. Raises ImageNotFound; StoreError for the name of a channel, which may move."""
-    found = [resolve([store], reference) for reference in references]
-    for reference, image in zip(references, found):
+    images = [resolve([store], reference) for reference in references]
+    for reference, image in zip(references, images):
         if image.manifest.version not in reference and image.manifest.digest not in reference:
             hint = f"It currently resolves to {image.manifest.reference}"
             raise StoreError(f"{reference!r} is not NAME:VERSION", hint)
-    return found
+    return images
 
 
 def retirable(store: Store, references: Sequence[str], keep: Optional[int] = None) -> list[PublishedImage]:
@@ -72,13 +72,13 @@ def retirable(store: Store, references: Sequence[str], keep: Optional[int] = Non
     if keep is not None:
         check_names(store, references, {image.manifest.name for image in store.images()})
         return surplus(store, references, keep, time.time())
-    found = named_versions(store, references)
-    for image in found:
+    images = named_versions(store, references)
+    for image in images:
         if image.channels:
             hint = f"First: ctrain store promote {image.manifest.name} VERSION {image.channels[0]}"
             what = f"channel {', '.join(image.channels)} points to {image.manifest.name} {image.manifest.version}"
             raise StoreError(what, hint)
-    return found
+    return images
 
 
 def surplus(store: Store, names: Sequence[str], keep: int, now: float) -> list[PublishedImage]:
@@ -105,35 +105,35 @@ def retire(
     writer: LockedStore, references: Sequence[str], why: str = "", keep: Optional[int] = None
 ) -> list[PublishedImage]:
     """Take what is `retirable` out of the store's list."""
-    found = retirable(writer.store, references, keep)
-    for image in found:
+    images = retirable(writer.store, references, keep)
+    for image in images:
         writer.log(log.RETIRE, image.manifest.name, image.manifest.version, digest=image.manifest.digest, why=why)
         retire_image(writer, image)
-    return found
+    return images
 
 
 def withdrawable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
     """The versions NAME:VERSION, published or retired. Raises as `named_versions`."""
     known = {version.reference: version for version, _ in retired(store)}
-    found: list[PublishedImage] = []
+    images: list[PublishedImage] = []
     for reference in references:
         version = known.get(reference)
         if version:
             image = store.root / version.image.name
-            found.append(PublishedImage(read_manifest(version.manifest), image, tuple(pointing(store, image.name))))
+            images.append(PublishedImage(read_manifest(version.manifest), image, tuple(pointing(store, image.name))))
         else:
-            found += named_versions(store, [reference])
-    return found
+            images += named_versions(store, [reference])
+    return images
 
 
 def withdraw(writer: LockedStore, references: Sequence[str], why: str) -> list[PublishedImage]:
     """Take versions out of the store's list and out of their channels, which then tell `why`."""
-    found = withdrawable(writer.store, references)
-    for image in found:
+    images = withdrawable(writer.store, references)
+    for image in images:
         manifest = image.manifest
         writer.log(log.WITHDRAW, manifest.name, manifest.version, digest=manifest.digest, why=why)
         take_out(writer, image, why)
-    return found
+    return images
 
 
 def relatives(store: Store, manifests: Sequence[Manifest]) -> tuple[str, ...]:
@@ -241,14 +241,14 @@ def collect(writer: LockedStore, grace: float, quarantined: bool = False) -> lis
     """Remove what `garbage` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
-    found = list(garbage(writer.store, grace, now, quarantined))
-    for one in found:
+    removals = list(garbage(writer.store, grace, now, quarantined))
+    for one in removals:
         if one.version:
             writer.log(log.REMOVE, one.version.name, one.version.version, why=one.why)
         if one.path.name.startswith("."):
             discard(one.path)
         else:
             one.path.unlink(missing_ok=True)
-    for directory in {writer.root, *(one.path.parent for one in found)}:
+    for directory in {writer.root, *(one.path.parent for one in removals)}:
         atomic.sync_directory(directory)
-    return found
+    return removals

@@ -51,11 +51,11 @@ def append(root: Path, new: Entry, mode: int, group: int) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
     line = json.dumps({key: value for key, value in asdict(new).items() if value}) + "\n"
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid == os.geteuid():
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid():
             os.fchown(descriptor, -1, group)  # whatever the writer's own group and umask
             os.fchmod(descriptor, mode)
-        size = found.st_size
+        size = status.st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = f"\n{line}"
         os.write(descriptor, line.encode())

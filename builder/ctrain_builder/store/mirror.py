@@ -58,11 +58,11 @@ def run(target: Store, dry_run: bool, say: Say, copying: sync.Copying) -> Follow
 
 def declared(root: Path) -> Mirror:
     """What the store at `root` mirrors. Raises StoreError if it is no mirror, ConfigError."""
-    found = policy.load(root).mirror
-    if found is None:
+    mirror = policy.load(root).mirror
+    if mirror is None:
         hint = f"Write to {root / policy.FILE}: mirror: {{source: DIR, images: [NAME, ...]}}"
         raise StoreError(f"store {root} is not declared a mirror", hint)
-    return found
+    return mirror
 
 
 def _has_ended(source: Store, reference: str) -> bool:
@@ -80,27 +80,27 @@ def behind(source: Store, target: Store) -> list[Follow]:
     """The versions that `target` still offers and `source` no longer does: by its own evidence, which has the same
     digest. A version that is only missing there is none."""
     gone = {one.image.name: one for one in stored_versions(source, (RETIRED,))}
-    found = []
+    due = []
     for image in target.images():
         version = gone.get(image.path.name)
         if version is None or read_manifest(version.manifest).digest != image.manifest.digest:
             continue
         why = _reason(source, version.image.stem) if is_withdrawn(source, version) else ""
         kept = () if why else tuple(f"channel {channel}" for channel in image.channels)
-        found.append(Follow(image, why, kept))
-    return found
+        due.append(Follow(image, why, kept))
+    return due
 
 
 def follow(writer: LockedStore, source: Store) -> list[Follow]:
     """Take out of a store what `source` no longer offers."""
-    found = behind(source, writer.store)
-    for one in found:
+    due = behind(source, writer.store)
+    for one in due:
         reference = one.image.manifest.reference
         if one.withdrawn:
             lifecycle.withdraw(writer, [reference], one.withdrawn)
         elif not one.needed_by:
             lifecycle.retire(writer, [reference], f"as in {source.root}")
-    return found
+    return due
 
 
 def _reason(store: Store, stem: str) -> str:

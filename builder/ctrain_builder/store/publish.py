@@ -104,9 +104,9 @@ def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -
     """The newest version that is this image, by its tag and stack, too, unless it is adopted: the first name of a file
     stays. With a signer, of those that its key has signed."""
     named = (wanted.tag, wanted.stack)
-    images = (found for found in reversed(store.images()) if _is_same(found.manifest, wanted))
+    images = (image for image in reversed(store.images()) if _is_same(image.manifest, wanted))
     same = (one for one in images if wanted.adopted or (one.manifest.tag, one.manifest.stack) == named)
-    return next((found for found in same if signer is None or signatures.is_signed(found, signer)), None)
+    return next((image for image in same if signer is None or signatures.is_signed(image, signer)), None)
 
 
 def require_not_withdrawn(store: Store, wanted: Manifest) -> None:
@@ -281,4 +281,4 @@ def last_release(root: Path, manifest: Manifest) -> int:
     places = [(root / directory, "*_*.*") for directory in (".", RETIRED, QUARANTINE)]
     paths = (path for place in [*places, (root, ".*_*.json.part")] for path in list_directory(*place))
     names = (path.name for path in paths if path.suffix != ".sif" or path.lstat().st_size)
-    return max((int(found[1]) for found in map(name.fullmatch, names) if found), default=0)
+    return max((int(match[1]) for match in map(name.fullmatch, names) if match), default=0)

@@ -38,19 +38,19 @@ class Removable:
 def find_removable(store: Store, reference: str) -> Removable:
     """The version NAME:VERSION, in whatever state. Raises ImageNotFound; StoreError if its file is gone."""
     versions = {one.reference: one for one in stored_versions(store)}
-    found = versions.get(reference)
-    if found is None:
+    version = versions.get(reference)
+    if version is None:
         hint = f"{suggest(reference, versions)} Available: {', '.join(versions) or 'none'}".strip()
         raise ImageNotFound(f"no version is called {reference!r}: name one as NAME:VERSION", hint)
-    places = dict.fromkeys((found.image, store.root / QUARANTINE / found.image.name))
+    places = dict.fromkeys((version.image, store.root / QUARANTINE / version.image.name))
     files = tuple(path for path in places if not is_gone(path))
     if not files:
         raise StoreError(f"{reference} was removed before", "See: ctrain store list --all")
-    needed_by = lifecycle.needed_by(store, found.image.name)
-    channels = tuple(lifecycle.pointing(store, found.image.name))
-    manifest = _manifest(found)
+    needed_by = lifecycle.needed_by(store, version.image.name)
+    channels = tuple(lifecycle.pointing(store, version.image.name))
+    manifest = _manifest(version)
     relatives = lifecycle.relatives(store, [manifest] if manifest else [])
-    return Removable(found, files, sum(map(file_size, files)), channels, needed_by, relatives)
+    return Removable(version, files, sum(map(file_size, files)), channels, needed_by, relatives)
 
 
 def _manifest(version: StoredVersion) -> Optional[Manifest]:
@@ -66,11 +66,11 @@ def remove(writer: LockedStore, reference: str, why: str = "", force: bool = Fal
     With a reason, the version counts as withdrawn: users are told why, and the same image is not published again.
     Raises as `find_removable`; StoreError for a version that is needed.
     """
-    found = find_removable(writer.store, reference)
-    version, image = found.version, found.version.image
-    if found.needed_by and not force:
+    removable = find_removable(writer.store, reference)
+    version, image = removable.version, removable.version.image
+    if removable.needed_by and not force:
         hint = "Move its channels with: ctrain store promote, wait for its jobs, or pass --force"
-        raise StoreError(f"{reference} is needed by {'; '.join(found.needed_by)}", hint)
+        raise StoreError(f"{reference} is needed by {'; '.join(removable.needed_by)}", hint)
     manifest = _manifest(version)
     if manifest is None and version.state == PUBLISHED:
         hint = "Move it to quarantine first: ctrain store verify --quarantine --yes"
@@ -78,15 +78,15 @@ def remove(writer: LockedStore, reference: str, why: str = "", force: bool = Fal
     digest = manifest.digest if manifest else ""
     writer.log(log.REMOVE, version.name, version.version, digest=digest, why=why)
     if manifest:
-        offered = PublishedImage(manifest, writer.root / image.name, found.channels)
-        if why or found.channels:
+        offered = PublishedImage(manifest, writer.root / image.name, removable.channels)
+        if why or removable.channels:
             lifecycle.take_out(writer, offered, why or _NO_REASON)
         else:
             lifecycle.retire_image(writer, offered)
     if manifest and version.manifest.parent.name == QUARANTINE:  # from where `sync` may bring a version back
         writer.write(writer.directory(RETIRED) / version.manifest.name, version.manifest.read_text(encoding="utf-8"))
         version.manifest.unlink()
-    for path in found.files:
+    for path in removable.files:
         path.unlink()
         atomic.sync_directory(path.parent)
-    return found
+    return removable

@@ -40,46 +40,46 @@ def find_restorable(store: Store, reference: str) -> Restorable:
     Raises ImageNotFound; StoreError when its image is gone or it is published; ConfigError for its manifest;
     ImageUnusable for what is still damaged.
     """
-    found = _locate(store, reference)
-    identity = identify(found)
-    manifest = read_manifest(found.manifest)
-    if found.state == QUARANTINED and file_digest(found.image) != manifest.digest:
+    version = _locate(store, reference)
+    identity = identify(version)
+    manifest = read_manifest(version.manifest)
+    if version.state == QUARANTINED and file_digest(version.image) != manifest.digest:
         hint = f"Replace it by a copy with the digest {manifest.digest}"
-        raise ImageUnusable(f"{found.image} is still damaged: digest mismatch", hint)
-    return Restorable(found, identity)
+        raise ImageUnusable(f"{version.image} is still damaged: digest mismatch", hint)
+    return Restorable(version, identity)
 
 
 def _locate(store: Store, reference: str) -> StoredVersion:
     candidates = {one.reference: one for one in stored_versions(store, (RETIRED, QUARANTINE))}
-    found = candidates.get(reference)
-    if found is None:
+    version = candidates.get(reference)
+    if version is None:
         if any(image.manifest.reference == reference for image in store.images()):
             raise StoreError(f"{reference} is published; nothing to restore")
         problem = f"no retired, withdrawn or quarantined version is called {reference!r}"
         hint = f"{suggest(reference, candidates)} Available: {', '.join(candidates) or 'none'}".strip()
         raise ImageNotFound(problem, hint)
-    if (store.root / found.manifest.name).exists():
-        raise StoreError(f"{reference} is published", f"Remove {found.manifest} if it is not needed")
-    if not found.image.is_file():
+    if (store.root / version.manifest.name).exists():
+        raise StoreError(f"{reference} is published", f"Remove {version.manifest} if it is not needed")
+    if not version.image.is_file():
         again = "Build another: the same image is not published again"
-        hint = again if is_withdrawn(store, found) else "Build and publish it again; it gets another number"
+        hint = again if is_withdrawn(store, version) else "Build and publish it again; it gets another number"
         raise StoreError(f"{reference} was removed", hint)
-    return found
+    return version
 
 
 def restore(writer: LockedStore, checked: Restorable) -> None:
     """Publish it again; channels that it was withdrawn from point to it as before. Raises as `find_restorable`."""
-    found = _locate(writer.store, checked.version.reference)
-    if found != checked.version or identify(found) != checked.identity:
-        raise StoreError(f"{found.reference} was changed by another command meanwhile", "Run the command again")
-    manifest, image = read_manifest(found.manifest), writer.root / found.image.name
-    text = found.manifest.read_text(encoding="utf-8")
+    version = _locate(writer.store, checked.version.reference)
+    if version != checked.version or identify(version) != checked.identity:
+        raise StoreError(f"{version.reference} was changed by another command meanwhile", "Run the command again")
+    manifest, image = read_manifest(version.manifest), writer.root / version.image.name
+    text = version.manifest.read_text(encoding="utf-8")
     writer.log(log.RESTORE, manifest.name, manifest.version, digest=manifest.digest)
-    if found.image != image:
-        found.image.replace(image)
+    if version.image != image:
+        version.image.replace(image)
     writer.write(image.with_suffix(".json"), text)
-    found.manifest.unlink()
-    atomic.sync_directory(found.manifest.parent)
+    version.manifest.unlink()
+    atomic.sync_directory(version.manifest.parent)
     note = image.with_suffix(WITHDRAWN)
     for channel, target in channels.links(writer.root, manifest.name).items():
         if target == note.name:

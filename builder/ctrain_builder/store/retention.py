@@ -30,7 +30,7 @@ def surplus(store: Store, rules: Mapping[str, Retention], now: float) -> list[Su
     """All such versions at time `now` (seconds since 1970), by name, the oldest first."""
     images = store.images()
     leased = lease.active(store.root, now)
-    found: list[Surplus] = []
+    due: list[Surplus] = []
     for name in sorted({image.manifest.name for image in images}):
         own = [image for image in images if image.manifest.name == name]
         rule = rules.get(name, rules.get(ANY))
@@ -40,17 +40,17 @@ def surplus(store: Store, rules: Mapping[str, Retention], now: float) -> list[Su
             if why:
                 jobs = (str(leased[image.path.name]),) if image.path.name in leased else ()
                 needed_by = (*(f"channel {channel}" for channel in image.channels), *jobs)
-                found.append(Surplus(image, why, needed_by))
-    return found
+                due.append(Surplus(image, why, needed_by))
+    return due
 
 
 def retire(writer: LockedStore, now: float) -> list[Surplus]:
     """Retire what the policy does not keep, as the store is now; what somebody needs stays. Raises ConfigError."""
-    found = surplus(writer.store, policy.load(writer.root).retention, now)
-    for one in found:
+    due = surplus(writer.store, policy.load(writer.root).retention, now)
+    for one in due:
         if not one.needed_by:
             lifecycle.retire(writer, [one.image.manifest.reference], one.why)
-    return found
+    return due
 
 
 def _kept(store: Store, images: list[PublishedImage], rule: Retention, now: float) -> set[str]:

@@ -210,7 +210,7 @@ def _point(move: Move, source: Source, target: Target, say: Say) -> None:
 def _choose(
     versions: Sequence[Version], wanted: Sequence[str], source: Source, left_out: Sequence[CtrainError]
 ) -> list[Version]:
-    found: dict[str, Version] = {}
+    chosen: dict[str, Version] = {}
     for reference in wanted:
         name, _, word = reference.partition(":")
         named = [one for one in versions if one.manifest.name == name]
@@ -221,7 +221,7 @@ def _choose(
             hint = "; ".join([f"Available: {known}", *map(str, left_out)])
             raise ImageNotFound(f"image {reference!r} is not in {source}", hint)
         for one in meant:
-            before = found.get(one.manifest.file_name)
+            before = chosen.get(one.manifest.file_name)
             also = before.channels if before else ()
-            found[one.manifest.file_name] = replace(one, channels=tuple(dict.fromkeys((*also, *one.channels))))
-    return list(found.values()) if wanted else list(versions)
+            chosen[one.manifest.file_name] = replace(one, channels=tuple(dict.fromkeys((*also, *one.channels))))
+    return list(chosen.values()) if wanted else list(versions)

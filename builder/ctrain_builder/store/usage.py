@@ -29,12 +29,12 @@ class Usage:
 
 def usage(paths: Sequence[Path]) -> tuple[list[Usage], int]:
     """What each of some files takes and shares with the others; and what they take together, where that is known."""
-    found = {path: extents(path) for path in paths}
-    everything = [extent for own in found.values() for extent in own or ()]
+    on_disk = {path: extents(path) for path in paths}
+    everything = [extent for own in on_disk.values() for extent in own or ()]
     twice = _places(everything, 2)
     files = [
         Usage(path, path.stat().st_size, None if own is None else _size(_places([*_places(own, 1), *twice], 2)))
-        for path, own in found.items()
+        for path, own in on_disk.items()
     ]
     unknown = sum(one.size for one in files if one.shared is None)
     return files, unknown + _size(_places(everything, 1))
@@ -42,7 +42,7 @@ def usage(paths: Sequence[Path]) -> tuple[list[Usage], int]:
 
 def extents(path: Path) -> Optional[list[Extent]]:
     """Where a file is on its disk, by the ioctl FIEMAP; None when its file system doesn't tell."""
-    found: list[Extent] = []
+    parts: list[Extent] = []
     start = 0
     with path.open("rb") as file:
         while True:
@@ -57,26 +57,26 @@ def extents(path: Path) -> Optional[list[Extent]]:
                 logical, physical, length, _, _, flags, *_ = _EXTENT.unpack_from(
                     buffer, _HEAD.size + number * _EXTENT.size
                 )
-                found.append((physical, physical + length))
+                parts.append((physical, physical + length))
                 start = logical + length
                 if flags & _LAST:
-                    return found
+                    return parts
             if not count:
-                return found
+                return parts
 
 
 def _places(extents: Iterable[Extent], times: int) -> list[Extent]:
     """What is in at least so many of the extents: in order, and apart from each other."""
     steps = sorted(step for start, end in extents for step in ((start, 1), (end, -1)))
-    found: list[Extent] = []
+    places: list[Extent] = []
     depth = begun = 0
     for place, step in steps:
         before, depth = depth, depth + step
         if before < times <= depth:
             begun = place
         elif depth < times <= before and place > begun:
-            found.append((begun, place))
-    return found
+            places.append((begun, place))
+    return places
 
 
 def _size(extents: Iterable[Extent]) -> int:

@@ -65,8 +65,8 @@ class VerifyProgress:
 
 def subjects(store: Store) -> list[StoredVersion]:
     """The versions to verify: also the retired ones, but none that is gone or in quarantine."""
-    found = (one for one in stored_versions(store, (".", RETIRED)) if one.state != REMOVED)
-    return [one for one in found if one.image.parent.name != QUARANTINE]
+    versions = (one for one in stored_versions(store, (".", RETIRED)) if one.state != REMOVED)
+    return [one for one in versions if one.image.parent.name != QUARANTINE]
 
 
 def verify(
@@ -131,8 +131,8 @@ def _digest(path: Path, done: Callable[[int], None]) -> str:
 
 
 def _facts(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 @dataclass(frozen=True)

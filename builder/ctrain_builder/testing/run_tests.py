@@ -85,8 +85,8 @@ class Tester:
         step = self.progress.begin("test", check.name, log, expected)
         if mark:  # if this one fails, that it has passed before says nothing
             self.cache.memory.forget_fact(mark)
-        found = tests.run(replace(self.container, tick=tick), image, check, log)
-        result = planned_tests.identified(found, check, self.container.engine)
+        outcome = tests.run(replace(self.container, tick=tick), image, check, log)
+        result = planned_tests.identified(outcome, check, self.container.engine)
         if result.passed and mark:
             self.cache.memory.keep_fact(mark, asdict(result))
         step.end(result.outcome)
@@ -106,14 +106,14 @@ class Tester:
         self, checks: Sequence[ImageTest], marks: dict[str, str], recorded: Sequence[RecordedTest]
     ) -> dict[str, RecordedTest]:
         """The results that hold: those recorded of this image, and those remembered of tests that passed in others."""
-        found = planned_tests.holding(checks, recorded, self.container.engine)
-        for name in marks.keys() - found.keys():
+        results = planned_tests.holding(checks, recorded, self.container.engine)
+        for name in marks.keys() - results.keys():
             mark = marks[name]
             with contextlib.suppress(ConfigError):  # of another version or damaged: the test runs again
                 result = config.load(RecordedTest, self.cache.memory.fact(mark) or {}, mark)
                 if result.passed:
-                    found[name] = replace(result, name=name)
-        return found
+                    results[name] = replace(result, name=name)
+        return results
 
     def _failed(self, check: ImageTest, log: Path) -> TestsFailed:
         """The error for a test that failed, with the layer since which it fails."""

@@ -64,12 +64,12 @@ def run_probe(container: Container, image: Path, program: str, overlays: Sequenc
         binds = [f"{scratch / 'mnt'}:/mnt:ro", f"{scratch / 'tmp'}:/tmp"]
         argv = container.argv("exec", image, overlays=overlays, binds=binds)
         text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
-        found = json.loads(text.strip().splitlines()[-1])
-        if not isinstance(found, dict):
+        facts = json.loads(text.strip().splitlines()[-1])
+        if not isinstance(facts, dict):
             raise ValueError("its answer is not an object")
     except (CtrainError, ValueError, IndexError, RecursionError) as error:
         raise BuildError(f"image {image} can't be examined: {error}", "Does its python3 work?") from error
-    return found
+    return facts
 
 
 def checks(

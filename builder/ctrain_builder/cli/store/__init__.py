@@ -128,10 +128,10 @@ def _show(args: argparse.Namespace, store: Store) -> int:
     unpublished = {one.reference: one for one in stored_versions(store) if one.state not in (PUBLISHED, REMOVED)}
     if reference not in unpublished or any(one.manifest.reference == reference for one in store.images()):
         return images.execute(args)
-    found = unpublished[reference]
+    version = unpublished[reference]
     if not args.json:
-        print(f"{reference} {store.absence(found.image.stem)}")
-    print(images.show(Image(found.image, read_manifest(found.manifest)), args.json))
+        print(f"{reference} {store.absence(version.image.stem)}")
+    print(images.show(Image(version.image, read_manifest(version.manifest)), args.json))
     return 0
 
 

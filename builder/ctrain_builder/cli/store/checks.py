@@ -67,9 +67,9 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     total = sum(file_size(subject.image) for subject in wanted)
     started = time.monotonic()
     with Bar(f"verifying {pluralize(len(wanted), 'version')}", total) as bar:
-        found = [finding for finding in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if finding.problem]
-    damaged = [finding for finding in found if finding.is_damaged]
-    unchecked = [finding for finding in found if not finding.is_damaged]
+        wrong = [finding for finding in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if finding.problem]
+    damaged = [finding for finding in wrong if finding.is_damaged]
+    unchecked = [finding for finding in wrong if not finding.is_damaged]
     dangling = [one for one in store.scan().dangling if not names or one.name in names]
     moved = _quarantine(store, damaged, args.force) if damaged and args.yes else []
     taken = format_duration(time.monotonic() - started)
@@ -77,7 +77,7 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
         *(finding.problem for finding in damaged),
         *(f"could not be checked: {finding.problem}" for finding in unchecked),
         *map(str, dangling),
-        f"{pluralize(len(wanted) - len(found), 'version')} whole, {len(damaged)} damaged, {len(unchecked)} not checked "
+        f"{pluralize(len(wanted) - len(wrong), 'version')} whole, {len(damaged)} damaged, {len(unchecked)} not checked "
         f"({format_size(total)}, {taken})",
     ]
     if damaged and not args.yes:
@@ -114,15 +114,15 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
 
 def _du(args: argparse.Namespace, store: Store) -> int:
     versions = {one.image: one for one in stored_versions(store) if one.image.is_file()}
-    found, together = usages.usage([*versions])
+    files, together = usages.usage([*versions])
     rows = []
-    for one in found:
+    for one in files:
         version, shared = versions[one.path], "-" if one.shared is None else format_size(one.shared)
         rows.append((version.name, version.version, version.state, format_size(one.size), shared))
-    total = format_size(sum(one.size for one in found))
-    total = f"{total} in {pluralize(len(found), 'file')}, {format_size(together)} on the disk"
-    text = f"{table(('image', 'version', 'state', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
-    facts = ((one, versions[one.path].state) for one in found)
+    total = format_size(sum(one.size for one in files))
+    total = f"{total} in {pluralize(len(files), 'file')}, {format_size(together)} on the disk"
+    text = f"{table(('image', 'version', 'state', 'size', 'shared'), rows)}\n{total}" if files else "no versions"
+    facts = ((one, versions[one.path].state) for one in files)
     data = [{"path": str(one.path), "state": state, "size": one.size, "shared": one.shared} for one, state in facts]
     return show(args, {"versions": data, "on_disk": together}, text)
 

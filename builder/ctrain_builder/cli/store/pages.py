@@ -37,10 +37,10 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
 
 
 def _catalogue(args: argparse.Namespace, store: Store) -> int:
-    found = catalogue_page.load_entries(store)
-    for problem in (*found.damaged, *(one.problem for one in found.versions if one.problem)):
+    catalogue = catalogue_page.load_entries(store)
+    for problem in (*catalogue.damaged, *(one.problem for one in catalogue.versions if one.problem)):
         print_note(f"ctrain: {problem}")
-    path = catalogue_page.write(found, args.output, print_note)
-    versions, total = len(found.versions), path.stat().st_size
+    path = catalogue_page.write(catalogue, args.output, print_note)
+    versions, total = len(catalogue.versions), path.stat().st_size
     data = {"file": str(path), "versions": versions, "size": total}
     return show(args, data, f"{path} has {pluralize(versions, 'version')} ({format_size(total)})")

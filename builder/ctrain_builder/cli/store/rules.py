@@ -79,15 +79,15 @@ def _undo(args: argparse.Namespace, store: Store, reference: str) -> int:
 def _retain(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         with change(store, print_note) as writer:
-            found = retention.retire(writer, time.time())
+            surplus = retention.retire(writer, time.time())
     else:
-        found = retention.surplus(store, policy.load(store.root).retention, time.time())
-    going = [one for one in found if not one.needed_by]
+        surplus = retention.surplus(store, policy.load(store.root).retention, time.time())
+    going = [one for one in surplus if not one.needed_by]
     did = "retired" if args.yes else "would retire"
     lines = [
         f"{did} {one.image.manifest.reference} ({format_size(one.image.manifest.size)}): {one.why}" for one in going
     ]
-    kept = [one for one in found if one.needed_by]
+    kept = [one for one in surplus if one.needed_by]
     lines += [f"kept {one.image.manifest.reference} ({one.why}): {', '.join(one.needed_by)}" for one in kept]
     lines.append("nothing to retire" if not going else GOES_LATER if args.yes else "confirm with --yes")
     data = {
@@ -104,11 +104,11 @@ def _scan(args: argparse.Namespace, store: Store) -> int:
     known = {word for image in images for word in (image.manifest.name, image.manifest.reference)}
     check_names(store, names, known)
     wanted = [one for one in images if not names or {one.manifest.name, one.manifest.reference} & {*names}]
-    found = scan.scan_all(store, wanted, scanner, print_note)
-    rows = [(name, one.verdict, str(one.code), one.output[-1] if one.output else "") for name, one in found]
+    scans = scan.scan_all(store, wanted, scanner, print_note)
+    rows = [(name, one.verdict, str(one.code), one.output[-1] if one.output else "") for name, one in scans]
     text = table(("version", "verdict", "exit code", "last line"), rows) if rows else "no versions"
-    show(args, {"scans": [{"image": name, **asdict(one)} for name, one in found]}, text)
-    verdicts = {one.verdict for _, one in found}
+    show(args, {"scans": [{"image": name, **asdict(one)} for name, one in scans]}, text)
+    verdicts = {one.verdict for _, one in scans}
     if FAILED in verdicts:
         return StoreError.exit_code
     return GateNotPassed.exit_code if verdicts - {CLEAN} else 0

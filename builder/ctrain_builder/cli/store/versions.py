@@ -84,14 +84,14 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
     if not args.versions and args.keep is None:
         raise UsageError("no versions given", "Name versions as NAME:VERSION, or pass --keep N")
     wanted = join_all(args.versions) if args.keep is None else args.versions
-    found = lifecycle.retirable(store, wanted, args.keep)
+    images = lifecycle.retirable(store, wanted, args.keep)
     if args.yes:
         with change(store, print_note) as writer:
-            found = lifecycle.retire(writer, wanted, args.why, args.keep)
-    names = [image.manifest.reference for image in found]
+            images = lifecycle.retire(writer, wanted, args.why, args.keep)
+    names = [image.manifest.reference for image in images]
     did = "retired" if args.yes else "would retire"
-    lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
-    then = [GOES_LATER if args.yes else "confirm with --yes"] if found else ["nothing to retire"]
+    lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, images)]
+    then = [GOES_LATER if args.yes else "confirm with --yes"] if images else ["nothing to retire"]
     return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, *then]))
 
 
@@ -99,63 +99,63 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     if not args.why.strip():
         raise UsageError("--why must not be empty", "Users are shown this reason")
     references = join_all(args.versions)
-    found = lifecycle.withdrawable(store, references)
+    images = lifecycle.withdrawable(store, references)
     if args.yes:
         with change(store, print_note) as writer:
-            found = lifecycle.withdraw(writer, references, args.why)
-    names = [image.manifest.reference for image in found]
+            images = lifecycle.withdraw(writer, references, args.why)
+    names = [image.manifest.reference for image in images]
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
-    for image in found:
+    for image in images:
         lines += [broken_channel(image.manifest.name, channel) for channel in image.channels]
-    relatives = lifecycle.relatives(store, [image.manifest for image in found])
+    relatives = lifecycle.relatives(store, [image.manifest for image in images])
     lines += [f"{one} has the topmost layer of a withdrawn one" for one in relatives]
-    emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
+    emptied = [f"{image.manifest.name}:{channel}" for image in images for channel in image.channels]
     data = {"withdrawn": names, "channels": emptied, "relatives": relatives, "done": args.yes}
     return show(args, data, "\n".join([*lines, GOES_LATER if args.yes else "confirm with --yes"]))
 
 
 def _restore(args: argparse.Namespace, store: Store) -> int:
-    found = find_restorable(store, join(args.name, args.version))
+    restorable = find_restorable(store, join(args.name, args.version))
     if not args.dry_run:
         with change(store, print_note) as writer:
-            restore(writer, found)
-    name = found.version.reference
+            restore(writer, restorable)
+    name = restorable.version.reference
     text = f"{name} {'would be' if args.dry_run else 'is'} offered again"
     return show(args, {"restored": name, "done": not args.dry_run}, text)
 
 
 def _remove(args: argparse.Namespace, store: Store) -> int:
     reference = join(args.name, args.version)
-    found = find_removable(store, reference)
+    going = find_removable(store, reference)
     if args.yes:
         with change(store, print_note) as writer:
-            found = remove(writer, reference, args.why.strip(), args.force)
-    files = ", ".join(map(str, found.files))
-    lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({format_size(found.size)}): {files}"]
-    lines += [f"needed by {one}" for one in found.needed_by]
-    lines += [f"its topmost layer is also in {one}" for one in found.relatives]
-    lines += [broken_channel(found.version.name, channel) for channel in found.channels]
+            going = remove(writer, reference, args.why.strip(), args.force)
+    files = ", ".join(map(str, going.files))
+    lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({format_size(going.size)}): {files}"]
+    lines += [f"needed by {one}" for one in going.needed_by]
+    lines += [f"its topmost layer is also in {one}" for one in going.relatives]
+    lines += [broken_channel(going.version.name, channel) for channel in going.channels]
     lines.append("its manifest, signatures and log stay here; copies in other stores, registries and caches stay, too")
     if not args.yes:
-        force = " and --force" if found.needed_by and not args.force else ""
+        force = " and --force" if going.needed_by and not args.force else ""
         lines.append(f"confirm with --yes{force}")
-    data = {"removed": reference, "path": str(found.version.image), "size": found.size, "needed_by": found.needed_by}
-    return show(args, {**data, "relatives": found.relatives, "done": args.yes}, "\n".join(lines))
+    data = {"removed": reference, "path": str(going.version.image), "size": going.size, "needed_by": going.needed_by}
+    return show(args, {**data, "relatives": going.relatives, "done": args.yes}, "\n".join(lines))
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         with lock_store(store.root, print_note) as writer:
-            found = lifecycle.collect(writer, args.grace, args.quarantine)
+            removals = lifecycle.collect(writer, args.grace, args.quarantine)
     else:
-        found = list(lifecycle.garbage(store, args.grace, time.time(), args.quarantine))
-    total = sum(one.size for one in found)
-    rows = [(one.path.name, format_size(one.size), one.why) for one in found]
-    what = f"{pluralize(len(found), 'file')} ({format_size(total)})"
+        removals = list(lifecycle.garbage(store, args.grace, time.time(), args.quarantine))
+    total = sum(one.size for one in removals)
+    rows = [(one.path.name, format_size(one.size), one.why) for one in removals]
+    what = f"{pluralize(len(removals), 'file')} ({format_size(total)})"
     summary = f"removed {what}" if args.yes else f"{what}; confirm with --yes"
-    text = f"{table(('file', 'size', 'why'), rows)}\n{summary}" if found else "nothing to remove"
+    text = f"{table(('file', 'size', 'why'), rows)}\n{summary}" if removals else "nothing to remove"
     kept = lifecycle.leases_on_retired(store, time.time())
-    files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
+    files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in removals]
     copies = [{"path": str(path), "by": who} for path, who in lifecycle.copies(store)]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept], "copies": copies}
     leased = [f"kept {one.image}: leased by {one}" for one in kept]

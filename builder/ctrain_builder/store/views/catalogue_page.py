@@ -131,7 +131,7 @@ def render(catalogue: Catalogue) -> str:
         "rows": "\n".join(map(_row, catalogue.versions)),
     }
     # In one pass: what looks like a place in a value stays as it is.
-    page = re.sub(r"\{\{ (\w+) \}\}", lambda found: parts[found[1]], _part("page.html"))
+    page = re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _part("page.html"))
     return page.encode("utf-8", "replace").decode()  # JSON can hold half a character, which no file can
 
 
