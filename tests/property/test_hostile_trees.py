@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrain_builder.cache import work_directories
@@ -25,6 +25,7 @@ from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.images.user_layer import USER_LAYERS
 from samples import hostile
 from samples.chains import NOTHING, Chain
+from samples.long_mode import often
 
 EPOCH = 1_600_000_000
 TEXT = """\
@@ -71,6 +72,7 @@ LENT = ("metadata", *(f"metadata/{name}" for name in ("labels.json", "Singularit
 LENT = (*LENT, "build-labels", "section", "before", "after", "build-env.sh", "source")
 ASKED = ("paths", "answer", "links")
 kinds = st.sampled_from(hostile.KINDS)
+some = settings(max_examples=often(100, 10))  # each makes dozens of files, and looks at them twice
 
 
 def trees(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, str]]:
@@ -127,6 +129,7 @@ def refused_or(make: Callable[[], object]) -> object:
         return None
 
 
+@some
 @given(trees(IN_IMAGE), trees(LENT), st.booleans())
 def test_a_layer_whose_post_is_hostile(in_image: dict[str, str], lent: dict[str, str], root: bool) -> None:
     with untouched() as work:
@@ -148,6 +151,7 @@ def test_a_layer_whose_post_is_hostile(in_image: dict[str, str], lent: dict[str,
             refused_or(lambda: layer.make(container, part, LowerLayers(work / "base.sif"), room, work / "log"))
 
 
+@some
 @given(trees(LENT))
 def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
     with untouched() as work:
@@ -167,6 +171,7 @@ def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
             assert error.section in ("", "files", "post")
 
 
+@some
 @given(trees(IN_IMAGE))
 def test_a_base_whose_post_is_hostile(in_image: dict[str, str]) -> None:
     with untouched() as work:
@@ -184,6 +189,7 @@ def test_a_base_whose_post_is_hostile(in_image: dict[str, str]) -> None:
             refused_or(lambda: base.make(stub(work, build), part, room, work / "log"))
 
 
+@some
 @given(trees(IN_IMAGE))
 def test_a_tree_that_is_packed(in_image: dict[str, str]) -> None:
     with untouched() as work:
@@ -200,6 +206,7 @@ def test_a_tree_that_is_packed(in_image: dict[str, str]) -> None:
                 assert entry.status.st_mtime == EPOCH
 
 
+@some
 @given(trees(IN_IMAGE), trees(("before", "after", "constraints.txt")))
 def test_a_user_layer_whose_script_is_hostile(in_image: dict[str, str], lent: dict[str, str]) -> None:
     with untouched() as work:
@@ -212,6 +219,7 @@ def test_a_user_layer_whose_script_is_hostile(in_image: dict[str, str], lent: di
         refused_or(lambda: Tree(work / "upper").write(f"{USER_LAYERS}/{'a' * 64}.json", "{}"))
 
 
+@some
 @given(trees(ASKED))
 def test_answers_of_hostile_programs(asked: dict[str, str]) -> None:
     with untouched() as work:
@@ -221,6 +229,7 @@ def test_answers_of_hostile_programs(asked: dict[str, str]) -> None:
             refused_or(lambda: lowerdir.hard_link_groups(container, below, [PurePosixPath("a")], work / "log"))
 
 
+@some
 @given(trees(("metadata", "metadata/labels.json", "metadata/Singularity", "metadata/env")))
 def test_metadata_of_a_hostile_image(told: dict[str, str]) -> None:
     with untouched() as work:
@@ -231,6 +240,7 @@ def test_metadata_of_a_hostile_image(told: dict[str, str]) -> None:
             refused_or(lambda: metadata.inspection(texts, {}))
 
 
+@some
 @given(kinds)
 def test_a_hostile_program_in_the_place_of_mksquashfs(kind: str) -> None:
     with untouched() as work:
@@ -243,6 +253,7 @@ def test_a_hostile_program_in_the_place_of_mksquashfs(kind: str) -> None:
                 assert pack.packed(container).is_file()
 
 
+@some
 @given(trees(IN_IMAGE))
 def test_the_work_directory_of_a_hostile_build_is_removed(in_image: dict[str, str]) -> None:
     with untouched() as work:
@@ -259,6 +270,7 @@ def test_the_work_directory_of_a_hostile_build_is_removed(in_image: dict[str, st
 SOURCES = ("sources", *(f"sources/{name}" for name in ("a", "b", "b/c", "b/d", "b/d/e", "f")))
 
 
+@some
 @given(trees(SOURCES))
 def test_sources_never_leave_the_project(sources: dict[str, str]) -> None:
     with untouched() as work:

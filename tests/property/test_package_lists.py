@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrain_builder.definitions.definition import parse
@@ -17,6 +17,7 @@ from ctrain_builder.plan.layer_key import LayerInputs
 from ctrain_runtime.images.report import changes
 from ctrain_runtime.store.sbom import packages
 from ctrain_runtime.store.sif import SBOM
+from samples.long_mode import often
 from samples.sample_images import sif
 
 BASE = parse("base", Path("base.def"), "Bootstrap: docker\nFrom: example\n")
@@ -41,6 +42,7 @@ def found(content: dict[tuple[str, str], str]) -> dict[str, Any]:
     }
 
 
+@settings(max_examples=often(100, 10))  # names that match a pattern take a second to find
 @given(listed)
 def test_packages_read_back(file: Path, content: dict[tuple[str, str], str]) -> None:
     spec = ImageSpec("x", "x", "s", "1", "TAG", (BASE,), Path())

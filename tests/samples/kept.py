@@ -1,4 +1,4 @@
-"""Files that tests make once and keep for later sessions, beside the image of tests/python39/run."""
+"""Files and directories that tests make once and keep for later sessions, beside the image of tests/python39/run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
-    """The file that `make` writes to a path in a new folder, made once from `made_from`, whoever else wants it
-    meanwhile. Its predecessors go."""
+    """The file or directory that `make` writes to a path in a new folder, made once from `made_from`, whoever else
+    wants it meanwhile. Its predecessors go."""
     cache = Path(os.environ.get("CTRAIN_TEST_CACHE") or "/var/cache/ctrain-tests")
     cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"{hashlib.sha256(made_from.encode()).hexdigest()[:12]}-{name}"
@@ -24,7 +24,7 @@ def kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
             try:
                 make(work / name)
                 for old in cache.glob(f"*-{name}"):
-                    old.unlink()
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
                 (work / name).rename(file)
             finally:
                 shutil.rmtree(work)

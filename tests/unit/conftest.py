@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from samples.background_calls import wait_for_calls
 
 _numbers = itertools.count()
+_failed = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,11 +24,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.whole_run)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """pytest's own looks for a free number among the folders of all tests before it: that grows with their square."""
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """pytest's own looks for a free number among the folders of all tests before it: that grows with their square. And
+    it keeps those of three sessions: what is removed later was written to the disk for nothing."""
     name = re.sub(r"\W", "_", request.node.name)[:24]
-    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
+    path = tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
+    yield path
+    if not request.node.stash.get(_failed, False):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

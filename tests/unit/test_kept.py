@@ -27,4 +27,9 @@ def test_a_file_is_made_once_from_the_same_and_never_half(tmp_path: Path, monkey
     made.append("broken")
     with pytest.raises(ValueError):
         kept("x.sif", "three", make)
+    (tmp_path / "0123456789ab-y").mkdir()
+    directory = kept("y", "one", Path.mkdir)
+    assert list(tmp_path.glob("*-y")) == [directory] and directory.is_dir()
+    directory.rmdir()
+    (tmp_path / "y.lock").unlink()
     assert set(tmp_path.iterdir()) == {second, tmp_path / "x.sif.lock"}

@@ -8,6 +8,7 @@ import pytest
 from ctrain_builder.cache import eviction
 from ctrain_builder.cache.build_cache import Cache
 from ctrain_builder.files import locks
+from samples.long_mode import often
 
 
 @pytest.mark.parametrize(("cap", "left"), [(30, "abc"), (29, "bc"), (15, "c"), (0, "")])
@@ -31,7 +32,7 @@ def test_eviction_while_builds_take_images(cache: Cache, tmp_path: Path, monkeyp
     image = cache.root / "images/x.sif"
 
     def build() -> None:
-        for number in range(300):
+        for number in range(often(300, 100)):
             with cache.locks.hold("x"):  # as every build of this image
                 (tmp_path / "new").write_bytes(bytes(10))
                 (tmp_path / "new").rename(image)

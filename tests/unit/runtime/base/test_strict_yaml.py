@@ -24,7 +24,7 @@ from ctrain_runtime.errors import ConfigError
         (b"a: \x00\n", ": unacceptable character"),
         (b"? [a]\n: 1\n", ", line 1: found unhashable key"),
         (b"a: 2026-13-45\n", ": month must be in 1..12"),
-        (b"a: " + b"[" * 2000, ": nested too deeply"),
+        (b"a: " + b"[\n" * 2000, ": nested too deeply"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text: bytes, complaint: str) -> None:

@@ -180,7 +180,7 @@ def test_a_project_file() -> None:
         ("site: ./evil.yaml\n", "line 1: site must be the name of a site, not './evil.yaml'"),
         ("site: [a]\n", "line 1: site must be the name of a site, not ['a']"),
         ("sites: a\n", "line 1: unknown key 'sites'"),
-        ("env: " + "[" * 2000, "nested too deeply"),
+        ("env: " + "[\n" * 2000, "nested too deeply"),
         ("env: &a {A: *a}\n", "line 1: found unconstructable recursive node"),
         ("runs: !!python/object/apply:os.getcwd []\n", "line 1: could not determine a constructor for the tag"),
         ("partition: 1\n", "line 1: partition must be a string"),
