@@ -146,7 +146,7 @@ def execute(args: argparse.Namespace) -> int:
     selected = select_site(args.site or "", vars(args))
     hardware, notes = _hardware(args, selected)
     given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
-    batch = args.batch or _usual_batch(hardware.count)
+    batch = args.batch or _usual_batch(hardware.count, args)
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
     case = Case(_model(args), hardware, Layout(batch, **given), tokens)
     size = case.model.head_size
@@ -199,8 +199,9 @@ def _model(args: argparse.Namespace) -> Model:
     return Model(**shape)
 
 
-def _usual_batch(gpus: int) -> int:
-    return gpus * max(1, round(SEQUENCES / gpus))
+def _usual_batch(gpus: int, args: argparse.Namespace) -> int:
+    step = gpus * (args.micro_batch or 1)
+    return step * max(1, round(SEQUENCES / step))
 
 
 def _check_tokens(case: Case) -> None:
@@ -229,7 +230,7 @@ def _for_days(args: argparse.Namespace, case: Case, given: Mapping[str, Any]) ->
         raise UsageError("--days needs a positive number of days, and --tokens", "As in: --tokens 1T --days 30")
     if args.gpus or args.nodes or args.rate is not None or args.calibrate:
         raise UsageError("--days finds the number of GPUs", "Omit --gpus, --nodes, --rate and --calibrate")
-    return fit.fewest_gpus(case, given, lambda gpus: args.batch or _usual_batch(gpus), args.days * DAY)
+    return fit.fewest_gpus(case, given, lambda gpus: args.batch or _usual_batch(gpus, args), args.days * DAY)
 
 
 def _named_model(name: str) -> Model:

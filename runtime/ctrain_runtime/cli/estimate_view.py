@@ -10,12 +10,14 @@ from ctrain_runtime.base.text import format_seconds, format_size, pluralize, tab
 from ctrain_runtime.estimate.estimate import Estimate, capacity
 from ctrain_runtime.estimate.evidence import (
     Band,
+    fewest_tokens,
     find_band,
     groups,
     longest_sequence,
     memory_is_unknown,
     most_memory,
     published_runs,
+    tokens_at_once,
 )
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
 from ctrain_runtime.estimate.fit import Fit, best_change, compare
@@ -156,6 +158,10 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     why = "; none with a pipeline" if layout.is_fsdp and layout.pp > 1 else ""
     longest = longest_sequence(kind, generation)
     why += f"; none of more than {longest:,} tokens" if estimate.case.model.sequence > longest else ""
+    fewest = fewest_tokens(kind, generation)
+    why += (
+        f"; none of fewer than {fewest:,.0f} tokens at once on a GPU" if tokens_at_once(estimate.case) < fewest else ""
+    )
     why += f"; {SELDOM[kind]}" if kind in SELDOM else ""
     count = f"{band.runs} published runs of {NAMES[kind]} on {generation}{other}{why}"
     figures = f"{run.published:,g} {run.unit}, estimated {float(f'{run.estimated():.3g}'):,g}"

@@ -18,6 +18,8 @@ from ctrain_runtime.estimate.number_sizes import number_sizes
 # Of a GPU's memory; the rest is CUDA's context, NCCL's buffers and fragmentation. A rule of thumb.
 USABLE_MEMORY = 0.92
 HOST_BANDWIDTH = 25e9  # bytes/s per GPU: PCIe 4.0 x16, and an eighth of the host's memory bandwidth. A rule of thumb.
+LAUNCH = 5e-6  # s that a CPU takes to start a kernel from Python. A rule of thumb.
+KERNELS, KERNELS_COMPILED = 70, 25  # of a layer, forward and backward, as counted in the packaged gpt; about
 BACKWARD = 2 / 3  # of the computing time of an iteration
 STEPS = 60  # of a bisection
 LIVE = 1e9  # parameters: DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance
@@ -216,6 +218,8 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
         "xp": (not (family.overlaps and layout.interleave > 1), "1 if nothing hides what stages send"),
         "cp": (family.passes, "passes through memory of what is kept"),
         "cy": (family.logits, "of the logits, in place of 3"),
+        "tl": (LAUNCH, "time to start a kernel, s"),
+        "kl": (KERNELS_COMPILED if layout.compiled else KERNELS, "kernels of a layer"),
         "W": (gpu.bandwidth * 1e9, "memory bandwidth of a GPU, B/s"),
         "H": (HOST_BANDWIDTH, "bandwidth of the host's memory per GPU, B/s"),
         "U": (gpu.watts, "power limit of a GPU, W"),

@@ -162,7 +162,8 @@ def find_band(estimate: Estimate) -> Band:
         return (other.hardware.gpu != gpu) + sum(abs(math.log2(mine / its)) for mine, its in pairs)
 
     low, high, runs = _spread(*group)
-    power = 2 if case.model.sequence > longest_sequence(*group) else 1
+    outside = case.model.sequence > longest_sequence(*group) or tokens_at_once(case) < fewest_tokens(*group)
+    power = 2 if outside else 1
     return Band(low**power, high**power, runs, min(evidence_for(*group), key=distance))
 
 
@@ -186,6 +187,16 @@ def most_memory(kind: str, *generations: str) -> float:
 def longest_sequence(kind: str, *generations: str) -> int:
     """Tokens, of the runs of a family."""
     return max(run.case.model.sequence for run in evidence_for(kind, *generations))
+
+
+def tokens_at_once(case: Case) -> float:
+    """Of a micro batch on a GPU: with few, kernels are short."""
+    return case.layout.micro_batch * case.model.sequence / case.layout.cp
+
+
+def fewest_tokens(kind: str, *generations: str) -> float:
+    """At once on a GPU, of the runs of a family."""
+    return min(tokens_at_once(run.case) for run in evidence_for(kind, *generations))
 
 
 def median(numbers: Sequence[float]) -> float:

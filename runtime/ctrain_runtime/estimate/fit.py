@@ -15,7 +15,7 @@ from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_esti
 from ctrain_runtime.estimate.evidence import find_band
 from ctrain_runtime.estimate.families import SELDOM, family_of
 from ctrain_runtime.estimate.formulas import TIME
-from ctrain_runtime.estimate.layout import SHARDED, check, divisors
+from ctrain_runtime.estimate.layout import SHARDED, Layout, check, divisors
 
 EQUAL = 0.05  # estimates are not better than that: which of two times is shorter is not known
 MARGIN = 0.05  # of the usable memory, which a layout that is chosen leaves free
@@ -160,8 +160,19 @@ def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator
         if "sequence_parallel" not in fixed:
             changes["sequence_parallel"] = changes["tp"] > 1  # the same bytes move, and less is kept
         layout = replace(case.layout, offload=case.layout.offload or offload, **changes)
+        if _is_silent(layout, fixed):
+            continue
         with contextlib.suppress(UsageError):  # it does not divide
             yield make_estimate(replace(case, layout=layout))
+
+
+def _is_silent(layout: Layout, fixed: Collection[str]) -> bool:
+    """Whether an option that is given would change nothing in this layout."""
+    return (
+        ("sequence_parallel" in fixed and layout.sequence_parallel and layout.tp == 1)
+        or ("schedule" in fixed and layout.pp == 1)
+        or (layout.offload and not layout.strategy.startswith("zero"))
+    )
 
 
 def fewest_gpus(case: Case, fixed: Collection[str], batch_of: Callable[[int], int], seconds: float) -> list[Estimate]:

@@ -43,7 +43,7 @@ MEASURED = "measured: tests/samples/memory"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
 REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
 # What computing does not hide, but at least what comes before it and after it.
-_REDUCED = "r*wn*P*(dg - 1)/dg/Bd + v*Ld - c*(compute + attention + elementwise)"
+_REDUCED = "r*wn*P*(dg - 1)/dg/Bd + v*Ld - c*(compute + attention + elementwise + launch)"
 _DATA = f"max({_REDUCED}, vk*(wn*P/lp*(dg - 1)/dg/Bd + Ld)) + xn*rn*wn*P/dg*(dn - 1)/dn/Bn"
 _AROUND = "max(0, 6*(cx - 1)*m*lp*w*sq*b*ha*k/a/t/Bc - attention)"  # both forward, and back with their gradients
 # Inputs and results of norms, masks; query, key, value and result of attention, and the wide layer.
@@ -57,6 +57,7 @@ _OUTPUT = "max(max(y*Q, Z) - R*A, (z3 > 1)*(we*(Lm + nb)/t + R*I))"
 _WORK = "compute + attention + elementwise + tensor + context + pipeline"  # of a micro batch
 BUBBLE = "Narayanan et al. 2021, sections 2.2 and 2.3"
 FLASH = "Dao 2023 (FlashAttention-2): half of them where tokens see only what is before; ea is fitted"
+LAUNCHED = "counted in examples/gpt; what the GPU's work hides is not counted"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
 
@@ -105,6 +106,7 @@ TIME = (
     Formula("tensor", "all-reduces in layers", "s", "xt*m*lp*(4 + 2*R - Rs)*2*(t - 1)/t*w*sq*b*h/Bt", RING),
     Formula("context", "keys and values within sequences", "s", _AROUND, "Liu et al. 2023 (Ring Attention)"),
     Formula("pipeline", "between stages", "s", "xp*2*m*ch*w*sq*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
+    Formula("launch", "kernels that the CPU starts", "s", f"max(0, tl*kl*(1 + R/3)*m*lp - ({_WORK}))", LAUNCHED),
     Formula("bubble", "idle stages", "s", f"xb*(p - 1)/m/ch*({_WORK})", BUBBLE),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
     Formula("update", "of the parameters", "s", "P/z1*2*(o + wf + wg)/(W if g else H)", ROOFLINE),

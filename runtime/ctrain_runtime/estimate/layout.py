@@ -190,7 +190,10 @@ def _check_loss(layout: Layout) -> None:
         program = "llm.c" if layout.compiled else "Megatron-LM"
         raise UsageError(f"--loss {layout.loss}: {program} has a loss of its own, which is estimated", "Omit --loss")
     if layout.loss == "parallel" and not (layout.is_fsdp and layout.tp > 1):
-        raise UsageError("--loss parallel shares logits among the ranks of --tp, with FSDP", "Pass --loss fused")
+        raise UsageError(
+            "--loss parallel shares logits among the ranks of --tp, with FSDP",
+            "Pass --strategy fsdp and --tp, or --loss fused",
+        )
 
 
 def _check_context_parallel(model: Model, hardware: Hardware, layout: Layout) -> None:

@@ -350,10 +350,30 @@ def test_the_answer_comes_first_with_its_error(capsys: pytest.CaptureFixture[str
 def test_gpus_of_which_no_run_is_known_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     out = estimate(capsys, "gpt2", "--gpu-type", "V100-SXM2-32GB", "--strategy", "fsdp")[1]
     assert "published runs of PyTorch FSDP on A100; none on V100-SXM2-32GB" in out
-    out = estimate(capsys, "gpt2", "--gpu-type", "H100-PCIe", "--precision", "autocast")[1]
+    words = ("--precision", "autocast", "--micro-batch", "32")
+    out = estimate(capsys, "gpt2", "--gpu-type", "H100-PCIe", *words)[1]
     assert "published runs of PyTorch DDP on other GPUs; GPT-2 takes up to 1.9 times as long with torch of 2023" in out
     words = ("--strategy", "fsdp", "--gpus", "8", "--pp", "2")
     assert " on H100; none with a pipeline" in estimate(capsys, "gpt2", "--gpu-type", "H100-SXM", *words)[1]
+
+
+def test_fewer_tokens_than_published_runs_have_are_less_certain(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpt2", "--gpu-type", "A100-SXM4-80GB", "--strategy", "fsdp")
+    few, usual = (as_json(capsys, *words, "--micro-batch", size)["band"] for size in ("1", "4"))
+    assert (few["low"], few["high"]) == (pytest.approx(usual["low"] ** 2), pytest.approx(usual["high"] ** 2))
+    assert "; none of fewer than 4,096 tokens at once on a GPU\n" in estimate(capsys, *words)[1]
+
+
+def test_a_search_leaves_out_layouts_in_which_an_option_would_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpt2", *A100, "--fit")
+    assert all(one["tp"] > 1 for one in as_json(capsys, *words, "--sequence-parallel")["layouts"])
+    assert all(one["pp"] > 1 for one in as_json(capsys, *words, "--schedule", "gpipe")["layouts"])
+    assert all(one["strategy"][:4] == "zero" for one in as_json(capsys, *words, "--offload")["layouts"])
+
+
+def test_the_usual_batch_is_of_whole_micro_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpt2", *A100, "--gpus", "96", "--strategy", "fsdp", "--micro-batch", "2")
+    assert as_json(capsys, *words)["layout"]["batch"] == 576
 
 
 def test_the_change_that_helps_most_is_named(capsys: pytest.CaptureFixture[str]) -> None:

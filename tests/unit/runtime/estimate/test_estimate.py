@@ -203,7 +203,7 @@ def test_gathers_of_more_gpus_take_longer_than_a_smaller_batch_hides() -> None:
     fast = replace(case, hardware=replace(case.hardware, gpu=replace(case.hardware.gpu, bf16=1e9, bandwidth=1e9)))
     values = make_estimate(fast).values
     volume, latency = 3 * 2 * values["P"] * 1023 / 1024 / 192e9, 3 * 96 * (896 * 3.4e-6 + 127 * 14e-6)
-    assert values["data"] == pytest.approx(volume + latency, rel=1e-3)
+    assert values["data"] + values["launch"] == pytest.approx(volume + latency, rel=1e-3)
 
 
 def test_activations_by_korthikanti() -> None:
@@ -289,7 +289,7 @@ def test_hsdp_shares_within_a_node_and_reduces_shares_between_nodes() -> None:
     shown = make_estimate(replace(case, hardware=slow)).values
     within, between = 3 * 2 * values["P"] * 7 / 8 / 230e9, 2 * 2 * values["P"] / 8 * 15 / 16 / 24e9
     expected = within + shown["xn"] * between + 3 * 32 * 7 * 3.4e-6  # a part of what crosses nodes is hidden
-    assert 0 < shown["xn"] < 1 and shown["data"] == pytest.approx(expected, rel=1e-3)
+    assert 0 < shown["xn"] < 1 and shown["data"] + shown["launch"] == pytest.approx(expected, rel=1e-3)
     everywhere = make_estimate(replace(case, layout=replace(case.layout, strategy="fsdp"))).values
     assert everywhere["optimizer"] == pytest.approx(values["optimizer"] / 16)
 
@@ -343,6 +343,13 @@ def test_fp8_halves_the_time_of_products_and_keeps_in_fp8_what_they_read() -> No
     assert sizes == pytest.approx([8 + (8 + 16) / 8, 6 + (9 + 12) / 8])
     assert eighth["parameters"] == half["parameters"] == 2 * half["P"]  # FP8 twice is as much as bf16
     assert (eighth["gradients"], half["gradients"]) == (2 * half["P"], 4 * half["P"])
+
+
+def test_a_toy_model_takes_what_its_kernels_take_to_start() -> None:
+    toy = make_estimate(a_case(Model(4, 128, 4, 64, 65), 1, 12, micro_batch=12)).values
+    started = sum(toy[name] for name in ("compute", "attention", "elementwise", "launch"))
+    assert started == pytest.approx(4 * 70 * 5e-6) and toy["launch"] > started / 2
+    assert make_estimate(a_case(PRESETS["gpt2"], 1, 8, micro_batch=8)).values["launch"] == 0
 
 
 def test_the_bubble_is_what_stages_wait() -> None:

@@ -52,7 +52,7 @@ GPT3 = PRESETS["gpt3-175b"]
         (8, {"loss": "fused", "strategy": "zero1", "compiled": True}, "--loss fused: llm.c has a loss of its own, "
          "which is estimated. Omit --loss"),
         (8, {"loss": "parallel", "strategy": "fsdp"}, "--loss parallel shares logits among the ranks of --tp, with "
-         "FSDP. Pass --loss fused"),
+         "FSDP. Pass --strategy fsdp and --tp, or --loss fused"),
     ],
 )  # fmt: skip  # rows, as they are read
 def test_what_does_not_divide(gpus: int, layout: dict[str, Any], error: str) -> None:
