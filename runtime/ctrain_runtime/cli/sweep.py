@@ -47,9 +47,7 @@ def submit_sweep(args: argparse.Namespace, request: Request) -> int:
     # Whatever is wrong with all of them is wrong with the first, and nothing exists yet.
     first = dataclasses.replace(options, name="", parameters={**options.parameters, **settings[0]})
     sample = prepare(dataclasses.replace(request, options=first, dry_run=True))
-    placement = sample.launch.plan.placement
-    has_queue = bool(placement.partition) and not placement.allocation
-    at_once = args.at_once or (None if has_queue else 1)
+    at_once = args.at_once or (None if sample.launch.plan.placement.is_queued else 1)
     made = group.create(parent_directories.of_site(request.site.site), options.name, planned.name, at_once, settings)
     if not args.json:
         print_line(run_view.summary(sample, request.site.reason, of_sweep=f"{made.name}-N"))

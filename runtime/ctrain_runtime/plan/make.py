@@ -61,7 +61,8 @@ def make_plan(
     _check_required(site, options)
     software = image.manifest.software
     planned = choose_image(image, inputs, facts, run_directory, gpus=_gpu_maker(fit, facts))
-    program = _program(job, site, options, facts, fit, software)
+    placement = _placement(site, options, inputs, facts, fit)
+    program = _program(job, site, options, facts, placement, fit.size.nodes, software)
     environment = _environment(job, site, options, run_directory, fit, planned, program, software)
     staging = plan_staging(options.stage, site, planned, fit.size.nodes, interactive=job.interactive)
     data, mounts = data_mount(job, site, options), make_mounts(job, site, options, inputs, run_directory)
@@ -80,7 +81,7 @@ def make_plan(
         image=planned,
         program=program,
         size=size,
-        placement=_placement(site, options, inputs, facts, fit, options.cpu_bind or listed),
+        placement=replace(placement, cpu_bind=options.cpu_bind or listed),
         environment=environment,
         mounts=Mounts(mounts, data=data.source if data else "", resume=inputs.resume, code=inputs.code),
         staging=staging,
@@ -93,11 +94,19 @@ def make_plan(
     return replace(plan, checks=replace(plan.checks, preflight=preflight))
 
 
-def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, software: Mapping[str, str]) -> Program:
+def _program(
+    job: Job,
+    site: Site,
+    options: Options,
+    facts: Facts,
+    placement: Placement,
+    nodes: int,
+    software: Mapping[str, str],
+) -> Program:
     launcher, flavour = job.launcher, ""
-    retries, until_done = _retries(job, options, is_queued=bool(fit.partition) and not facts.cluster.allocation)
+    retries, until_done = _retries(job, options, is_queued=placement.is_queued)
     if launcher == "mpi":
-        launcher, flavour = start_mpi(site, facts.cluster, fit.size.nodes, software)
+        launcher, flavour = start_mpi(site, facts.cluster, nodes, software)
     return Program(
         command=job.command,
         workdir=job.workdir,
@@ -124,7 +133,7 @@ def _estimate(job: Job, site: Site, command: Sequence[str], size: JobSize, gpus:
     return Checks(estimate=estimate, notes=notes)
 
 
-def _placement(site: Site, options: Options, inputs: Inputs, facts: Facts, fit: JobFit, cpu_bind: str) -> Placement:
+def _placement(site: Site, options: Options, inputs: Inputs, facts: Facts, fit: JobFit) -> Placement:
     allocation = facts.cluster.allocation
     return Placement(
         partition=fit.partition,
@@ -135,7 +144,6 @@ def _placement(site: Site, options: Options, inputs: Inputs, facts: Facts, fit: 
         settings={**({"comment": site.comment} if site.comment else {}), **options.settings},
         options=(*site.submit, *options.scheduler_options),
         not_requested=_not_requested(site, options),
-        cpu_bind=cpu_bind,
         gpu_order=check_gpu_order(site) if fit.size.gpus_per_node else (),
         address_suffix=check_address_suffix(site),
         after=inputs.after,

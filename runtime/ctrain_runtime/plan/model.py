@@ -204,6 +204,11 @@ class Placement:
     gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
     address_suffix: str = ""  # of the first node's name, for MASTER_ADDR
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether a job waits for its turn; without a scheduler, and in an allocation, it starts at once."""
+        return bool(self.partition) and not self.allocation
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -294,6 +299,11 @@ class LaunchPlan:
     @property
     def cpus_per_task(self) -> int:
         return self.size.cpus_per_rank * self.ranks_per_task
+
+    @property
+    def crosses_network(self) -> bool:
+        """Whether its nodes are several machines: without a scheduler they are groups of ranks on one."""
+        return self.size.nodes > 1 and bool(self.placement.partition)
 
     @property
     def recorded_ranks(self) -> int:

@@ -18,7 +18,7 @@ def plan_preflight(
     By default it keeps short jobs short: it takes place on several nodes if the site has expectations or NCCL connects
     them, and before the first run of an image here.
     """
-    across = plan.size.nodes > 1 and bool(plan.placement.partition)
+    across = plan.crosses_network
     if (
         mode == "off"
         or plan.size.world_size == 1

@@ -14,7 +14,7 @@ from ctrain_runtime.site.model import Site
 
 def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str, str]) -> tuple[str, ...]:
     """Lines for the user; `software` is that of the image's manifest."""
-    across = plan.size.nodes > 1 and bool(plan.placement.partition)
+    across = plan.crosses_network
     conditions = unknown_conditions(site, software) if across and (plan.image.cuda or plan.image.rocm) else ()
     own = (site.notes.always, site.notes.multinode if across else "")
     lines = (*(f"site {site.name}: {text}" for text in own if text), binding.note(plan, site))

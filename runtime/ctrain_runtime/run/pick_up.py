@@ -186,4 +186,4 @@ def _lost_job(run: Run) -> Optional[str]:
 def _may_be_accepted(run: Run) -> bool:
     """Whether a submission without an answer may still be: by a scheduler that is busy or starts anew."""
     age = time.time() - datetime.fromisoformat(run.record.created).timestamp()
-    return bool(run.plan.placement.partition) and not run.plan.placement.allocation and age < SUBMISSION_SECONDS
+    return run.plan.placement.is_queued and age < SUBMISSION_SECONDS

@@ -108,8 +108,8 @@ def _retries(plan: LaunchPlan) -> str:
 
 def _earlier_process(plan: LaunchPlan) -> str:
     """The argument that names the process of this machine which has to end before; "" where a queue sees to that."""
-    is_process = plan.placement.after and (plan.placement.allocation or not plan.placement.partition)
-    return f" {shlex.quote(plan.placement.after)}" if is_process else ""
+    placement = plan.placement
+    return f" {shlex.quote(placement.after)}" if placement.after and not placement.is_queued else ""
 
 
 def _preflight(plan: LaunchPlan, command: str) -> str:
