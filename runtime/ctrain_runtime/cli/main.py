@@ -150,9 +150,9 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str], *, is_there: bool) -> 
         sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
         return 0
     if argv[0] == SERVE and len(argv) == 2:
-        from ctrain_runtime.cli import there
+        from ctrain_runtime.cli import login_node
 
-        return there.serve(verbs, argv[1])
+        return login_node.serve(verbs, argv[1])
     if argv[0] not in known:
         from ctrain_runtime.cli import mistakes
 

@@ -51,13 +51,13 @@ if python3 -c "import importlib.metadata" 2>/dev/null; then exec python3 -c "$1"
 """
 _PYTHON = """
 import ctypes, json
-found = collect()
+facts = collect()
 with suppress(Exception):  # no such library, or one without this function: PMIx is unknown
     library = ctypes.CDLL("libpmix.so.2")
     library.PMIx_Get_version.restype = ctypes.c_char_p
-    found["pmix"] = library.PMIx_Get_version().decode().partition(",")[0]
+    facts["pmix"] = library.PMIx_Get_version().decode().partition(",")[0]
 print()
-print(json.dumps(found))
+print(json.dumps(facts))
 """
 
 

@@ -23,15 +23,15 @@ join_gloo() { # NODES RANKS_PER_NODE PATIENCE: exports Horovod's variables, and 
 # Horovod must be told an interface that the others reach: that of the most specific route to the first node. Addresses in
 # /proc/net/route (man 5 proc) are numbers of the CPU, little-endian on all that images are made for.
 interface_to() { # HOST; prints nothing if it is unknown: Horovod then takes that of the host name
-  local address name network mask best=-1 found='' a b c d _
+  local address name network mask best=-1 device='' a b c d _
   address=$(getent ahostsv4 "$1") && IFS='. ' read -r a b c d _ <<<"$address" || return 0
   while read -r name network _ _ _ _ _ mask _; do
     [ "$name" != Iface ] || continue
     if ((((d << 24 | c << 16 | b << 8 | a) & 16#$mask) == 16#$network && 16#$mask > best)); then
-      best=$((16#$mask)) found=$name
+      best=$((16#$mask)) device=$name
     fi
   done </proc/net/route
-  echo "$found"
+  echo "$device"
 }
 wait_for_gloo() { # SECONDS: for the server
   # shellcheck disable=SC2016  # for another shell
