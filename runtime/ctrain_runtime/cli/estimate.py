@@ -35,7 +35,7 @@ from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_g
 from ctrain_runtime.estimate.hugging_face import model_of_config
 from ctrain_runtime.estimate.layout import Attention, Layout, Loss, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import Model, parse_amount
-from ctrain_runtime.estimate.presets import PRESETS, find_model
+from ctrain_runtime.estimate.presets import PRESETS, find_model, preset_name
 from ctrain_runtime.job import Value
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import parent_directories, record
@@ -251,7 +251,7 @@ def _named_model(name: str) -> Model:
 def _is_path(name: str, path: Path) -> bool:
     """Whether it is written as one, or exists as one and is no preset; meta-llama/Llama-3.1-8B is a name."""
     written = path.suffix == ".json" or name.startswith((".", "/")) or ("/" in name and path.parent.is_dir())
-    return written or (path.is_dir() and name.lower() not in PRESETS)
+    return written or (path.is_dir() and preset_name(name) not in PRESETS)
 
 
 def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:

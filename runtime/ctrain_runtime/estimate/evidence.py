@@ -162,8 +162,7 @@ def find_band(estimate: Estimate) -> Band:
         return (other.hardware.gpu != gpu) + sum(abs(math.log2(mine / its)) for mine, its in pairs)
 
     low, high, runs = _spread(*group)
-    outside = case.model.sequence > longest_sequence(*group) or tokens_at_once(case) < fewest_tokens(*group)
-    power = 2 if outside else 1
+    power = 2 if is_outside(case) else 1
     return Band(low**power, high**power, runs, min(evidence_for(*group), key=distance))
 
 
@@ -184,9 +183,16 @@ def most_memory(kind: str, *generations: str) -> float:
     return max(1.0, *(make_estimate(run.case).values["G"] / capacity(run.case.hardware) for run in runs))
 
 
+@functools.cache
 def longest_sequence(kind: str, *generations: str) -> int:
     """Tokens, of the runs of a family."""
     return max(run.case.model.sequence for run in evidence_for(kind, *generations))
+
+
+def is_outside(case: Case) -> bool:
+    """Whether sequences are longer than those of all runs that judge it, or fewer tokens are at once on a GPU."""
+    group = groups(case)
+    return case.model.sequence > longest_sequence(*group) or tokens_at_once(case) < fewest_tokens(*group)
 
 
 def tokens_at_once(case: Case) -> float:
@@ -194,6 +200,7 @@ def tokens_at_once(case: Case) -> float:
     return case.layout.micro_batch * case.model.sequence / case.layout.cp
 
 
+@functools.cache
 def fewest_tokens(kind: str, *generations: str) -> float:
     """At once on a GPU, of the runs of a family."""
     return min(tokens_at_once(run.case) for run in evidence_for(kind, *generations))

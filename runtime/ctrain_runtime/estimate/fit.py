@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
-from ctrain_runtime.estimate.evidence import find_band
+from ctrain_runtime.estimate.evidence import find_band, is_outside
 from ctrain_runtime.estimate.families import SELDOM, family_of
 from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check, divisors
@@ -132,7 +132,8 @@ def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
             return (1, time)
         sharing = 1 if layout.splits_model and layout.strategy == "ddp" else SHARDED[layout.strategy]
         parts = layout.tp * layout.pp * layout.cp
-        return (0, family_of(layout) in SELDOM, sharing, parts, layout.strategy == "ddp", time)
+        uncertain = family_of(layout) in SELDOM or is_outside(one.case)
+        return (0, uncertain, sharing, parts, layout.strategy == "ddp", time)
 
     return sorted(estimates, key=key)
 

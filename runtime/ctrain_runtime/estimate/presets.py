@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ctrain_runtime.base.suggest import suggest
@@ -59,12 +60,20 @@ PRESETS = {
     "qwen3-14b": llama(40, 5120, 40, 8, 17408, 151936, 4096),
     "qwen3-32b": replace(llama(64, 5120, 64, 8, 25600, 151936, 4096), head_width=128),
 }
+_ALIASES = {"bloom": "bloom-176b", "gpt3": "gpt3-175b", "gpt-2": "gpt2", "mistral": "mistral-7b"}
 EXPERTS = ("mixtral", "deepseek", "gpt-oss", "grok", "dbrx", "moe", "8x", "-a3b", "-a22b")  # parts of names
+
+
+def preset_name(name: str) -> str:
+    """As a preset would be called: without who published it, and what it was trained for after that. Llama 3.1 has the
+    shapes of Llama 3."""
+    key = re.sub(r"^meta-|(-(instruct|chat|base|hf|v0\.[12]))+$", "", name.lower().rpartition("/")[2])
+    return _ALIASES.get(key) or re.sub(r"^llama-?3(\.1)?-", "llama-3-", key)
 
 
 def find_model(name: str) -> Model:
     """The model for a preset's name, or for a number of parameters such as 7.5B. Raises UsageError."""
-    key = name.lower().replace("llama-3.1-", "llama-3-")  # of the same shapes
+    key = preset_name(name)
     if key in PRESETS:
         return PRESETS[key]
     if any(part in name.lower() for part in EXPERTS):
@@ -72,7 +81,6 @@ def find_model(name: str) -> Model:
     if name[:1].isdigit():
         return shape_of(parse_amount("MODEL", name))
     hint = (
-        suggest(key.rpartition("/")[2], PRESETS)
-        or f"Models: {', '.join(PRESETS)}; a number of parameters, as in 7.5B; or a config.json"
+        suggest(key, PRESETS) or f"Models: {', '.join(PRESETS)}; a number of parameters, as in 7.5B; or a config.json"
     )
     raise UsageError(f"unknown model {name!r}", hint)

@@ -12,7 +12,7 @@ from ctrain_runtime.base.text import format_duration, pluralize
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import ConfigError, ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, capacity, make_estimate
-from ctrain_runtime.estimate.evidence import find_band
+from ctrain_runtime.estimate.evidence import find_band, memory_is_unknown
 from ctrain_runtime.estimate.fit import advice, excess
 from ctrain_runtime.estimate.formulas import MEMORY
 from ctrain_runtime.estimate.hardware import GpuType, ambiguity, find_gpus, make_hardware
@@ -54,9 +54,12 @@ def expect(
                 break
     except (ConfigError, UsageError) as error:
         raise UsageError(f"job {job.name} cannot be estimated: {error.message}", error.hint) from error
-    if not estimate.fits:
+    may_fit = memory_is_unknown(estimate)
+    if not (estimate.fits or may_fit):
         hint = advice(case).replace("Fits:", "Fits, in options of ctrain estimate:")
         raise ResourceError(f"job {job.name} does not fit: {excess(estimate)}", hint)
+    if may_fit:
+        notes.append(f"unknown whether it fits: {excess(estimate)}, as of published runs that had enough")
     notes += ambiguity(next(iter(gpus), ""), types, gpu)
     if gpu is not types[0]:
         notes.append(f"does not fit {types[0].name}: it runs only if the GPUs are {gpu.name}")

@@ -216,7 +216,7 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("nowhere/config.json", *A100), 71, "nowhere/config.json cannot be read: No such file or directory"),
         (("./nowhere", *A100), 71, "./nowhere cannot be read: No such file or directory"),
         (("/nowhere/model", *A100), 71, "/nowhere/model cannot be read: No such file or directory"),
-        (("meta-llama/Llama-3-8B", *A100), 64, "unknown model 'meta-llama/Llama-3-8B'. Did you mean 'llama-3-8b'?"),
+        (("meta-llama/Llama-8B", *A100), 64, "unknown model 'meta-llama/Llama-8B'. Did you mean 'llama-3-8b'?"),
         (("gpt2", *A100, "--tp", "2", "--loss", "fused"), 64, "--loss fused: Megatron-LM has a loss of its own, "),
         (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
     ],

@@ -45,8 +45,18 @@ def test_presets_have_their_published_number_of_parameters(name: str, millions: 
 
 def test_names_are_read_as_people_write_them() -> None:
     assert find_model("Llama-3.1-8B") == PRESETS["llama-3-8b"]
-    with pytest.raises(UsageError, match=r"unknown model 'meta-llama/Llama-3.1-70B'. Did you mean 'llama-3-70b'"):
-        find_model("meta-llama/Llama-3.1-70B")
+    for name in ("meta-llama/Llama-3.1-70B", "Meta-Llama-3-70B-Instruct", "llama3-70b"):
+        assert find_model(name) == PRESETS["llama-3-70b"]
+    for name, preset in {
+        "meta-llama/Llama-2-7b-chat-hf": "llama-2-7b",
+        "openai-community/gpt2": "gpt2",
+        "bigscience/bloom": "bloom-176b",
+        "mistralai/Mistral-7B-v0.1": "mistral-7b",
+        "Qwen/Qwen3-8B-Base": "qwen3-8b",
+    }.items():
+        assert find_model(name) == PRESETS[preset]
+    with pytest.raises(UsageError, match=r"unknown model 'llama-70b'. Did you mean 'llama-3-70b'"):
+        find_model("llama-70b")
 
 
 def test_unknown_models() -> None:

@@ -27,6 +27,7 @@ TRAINING = Training(
         "strategy=pp": {"strategy": "ddp", "pp": "all"},
         "offload=cpu": {"offload": True},
         "offload=cpu half=true": {"precision": "autocast"},
+        "fused=true": {"precision": "autocast", "loss": "fused"},
     },
 )
 NODE = JobSize(1, 8, gpus_per_node=8, time_limit=600)
@@ -173,6 +174,11 @@ def test_what_does_not_fit_is_refused_with_a_layout_that_does() -> None:
     assert problem.startswith("job digits does not fit: ")
     assert problem.endswith(" GB per GPU, 79.0 GB are usable")
     assert hint.startswith("--strategy zero3 ")
+
+
+def test_what_published_runs_had_enough_memory_for_is_a_note() -> None:
+    note = expected("fused=true", "micro_batch=16", "batch=128")[1][0]
+    assert note.startswith("unknown whether it fits: 8") and note.endswith(", as of published runs that had enough")
 
 
 def test_a_run_that_cannot_end_in_its_time_is_not_refused_because_it_may_be_resumed() -> None:
