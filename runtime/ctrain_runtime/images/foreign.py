@@ -38,17 +38,6 @@ _NAMES = frozenset(
     )
 )
 _VALUE = re.compile(r"[\w.+:, ()-]{1,200}", re.ASCII)
-_LOOK = f"""\
-echo "cuda ${{CUDA_VERSION-}}"
-echo "arch ${{TORCH_CUDA_ARCH_LIST-}}"
-for directory in {" ".join(COMPAT_DIRS)}; do
-  for library in "$directory"/libcuda.so.*.*; do
-    [ ! -e "$library" ] || echo "cuda-compat ${{library##*/libcuda.so.}}"
-  done
-done
-getconf GNU_LIBC_VERSION 2>/dev/null || for library in /lib/ld-musl-*; do [ ! -e "$library" ] || echo musl yes; done
-if python3 -c "import importlib.metadata" 2>/dev/null; then exec python3 -c "$1"; fi
-"""
 _PYTHON = """
 import ctypes, json
 facts = collect()
@@ -128,9 +117,9 @@ def cached_digest(path: Path, report: Report) -> str:
 
 
 def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
-    versions = payload.text("versions.py")
+    script, versions = payload.text("facts.sh"), payload.text("versions.py")
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
-    lines = output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
+    lines = output([*argv, "/bin/sh", "-c", script, "ctrain", versions + _PYTHON, *COMPAT_DIRS]).splitlines()
     software: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
     software.update(last_object(lines))
     return {name: software[name] for name in sorted(_NAMES & software.keys()) if _is_value(software[name])}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.images import foreign
@@ -88,9 +89,11 @@ def test_the_facts_of_an_image_are_learned_once(machine: Machine) -> None:
 def test_a_python_that_is_too_old_hides_nothing_else(tmp_path: Path) -> None:
     write_program(tmp_path / "python3", "#!/bin/sh\necho 'SyntaxError: future feature annotations' >&2\nexit 1\n")
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VERSION": "10.1"}
-    look = ["/bin/sh", "-c", foreign._LOOK, "ctrain", "print('{}')"]
+    (tmp_path / "compat").mkdir()
+    (tmp_path / "compat/libcuda.so.535.54.03").touch()
+    look = ["/bin/sh", "-c", payload.text("facts.sh"), "ctrain", "print('{}')", "/nowhere", f"{tmp_path}/compat"]
     done = subprocess.run(look, env=environ, capture_output=True, text=True, check=True)
-    assert "cuda 10.1\n" in done.stdout and "{}" not in done.stdout
+    assert "cuda 10.1\narch \ncuda-compat 535.54.03\n" in done.stdout and "{}" not in done.stdout
 
 
 def test_it_is_looked_at_in_a_container_that_sees_nothing_of_the_host(machine: Machine) -> None:
