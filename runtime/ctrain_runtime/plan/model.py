@@ -31,7 +31,7 @@ class CodeCopy:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the options and the job name, as run/plan_request has read it."""
+    """What the options and the job name, as run/inputs has read it."""
 
     flat: Optional[Image] = None  # the flattened image that can take the image's place
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line

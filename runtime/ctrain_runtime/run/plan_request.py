@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
 
-from ctrain_runtime import job, launchers, schedulers
+from ctrain_runtime import job, launchers
 from ctrain_runtime.cluster import facts
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import CtrainError, ImageNotFound, JobError, ResourceError, UsageError
-from ctrain_runtime.images import image, trust, user_layer
+from ctrain_runtime.errors import ImageNotFound, ResourceError, UsageError
+from ctrain_runtime.images import image, trust
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.translate import NODE, TranslatedCommand, check, keep, translate_command
 from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import CodeCopy, Inputs, LaunchPlan, Mount
+from ctrain_runtime.plan.model import LaunchPlan, Mount
 from ctrain_runtime.plan.mounts import site_mounts
 from ctrain_runtime.plan.options import Options, parse_env
 from ctrain_runtime.plan.size import JobFit
@@ -29,7 +29,7 @@ from ctrain_runtime.plan.size_request import make_size_request, read_options
 from ctrain_runtime.run import (
     accelerate_config,
     directory,
-    notify,
+    inputs,
     outside_paths,
     parameters,
     parent_directories,
@@ -161,22 +161,11 @@ def _plan(
         image.check(flat, target.nodes.arch)
         trust.require_trusted(flat, site)
     parent = parent_directories.of_site(site)
-    options = request.options
-    resumed = _resumed(options.resume, parent) if options.resume else None
-    job_id, waits = _waited_for(request, parent, target.cluster) if options.after else ("", "")
-    inputs = Inputs(
-        flat=flat,
-        layers=_layers(request, planned),
-        resume=str(directory.checkpoint_of(resumed)) if resumed else "",
-        code=_code(request, planned),
-        after=job_id,
-        after_any=bool(job_id) and request.after_any,
-        notify=notify.notifier(site.notify),
-    )
-    options = replace(options, env={**parse_env(env), **options.env})
+    read, of_inputs = inputs.read(request, planned, flat, parent, target.cluster)
+    options = replace(request.options, env={**parse_env(env), **request.options.env})
     run = directory.new_run_path(parent, planned.name, options.name)
     plan = make_plan(
-        *(planned, site, target.image, options, detected, target.fit, inputs, run),
+        *(planned, site, target.image, options, detected, target.fit, read, run),
         digest_and_size=lambda mount: _digest_and_size(mount, request.report),
         unproven=preflight_results.unproven,
     )
@@ -186,30 +175,7 @@ def _plan(
         directory.check_mount_sources(plan, of_nodes)
         notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
-    done = _resume_notes(resumed) if resumed else ()
-    return plan, (*notes, *plan.checks.notes, *done, *filter(None, (waits,)), *of_site, *independent.notes(plan))
-
-
-def _layers(request: Request, planned: job.Job) -> tuple[user_layer.UserLayer, ...]:
-    """The user layers of job and command line. Raises JobError, and all that reading and trusting one raises."""
-    for path in planned.layers:
-        if not path.exists():
-            raise JobError(f"{planned.where}: layers: {path} not found", "Build it with: ctrain layer build")
-    layers = tuple(map(user_layer.read, (*planned.layers, *map(Path, request.options.layers))))
-    for layer in layers:
-        trust.require_trusted_layer(layer, request.site.site)
-    return layers
-
-
-def _code(request: Request, planned: job.Job) -> Optional[CodeCopy]:
-    """What of a directory job is copied; None for all other jobs. Raises JobError."""
-    if request.given:
-        return request.code
-    if not (planned.file and planned.directory) or request.options.live:
-        return None
-    from ctrain_runtime.run import code_copy  # only here: start-up is measured
-
-    return code_copy.survey(planned.directory)
+    return plan, (*notes, *plan.checks.notes, *of_inputs, *of_site, *independent.notes(plan))
 
 
 def _digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:
@@ -274,36 +240,3 @@ def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, 
 def _image_source(request: Request) -> str:
     """The origin of an image's name that is not from the command line: users forget which modules they have loaded."""
     return f" (from {IMAGE})" if os.environ.get(IMAGE) and not request.options.image else ""
-
-
-def _waited_for(request: Request, parent: Path, cluster: Cluster) -> tuple[str, str]:
-    """The job of --after, and a note on it; each "" if the run has ended as it must."""
-    from ctrain_runtime.run import after, pick_up  # what looks at other runs only here: start-up is measured
-
-    path = pick_up.find_run(request.options.after, *parent_directories.with_remembered(parent))
-    site = request.site.site
-    scheduler = schedulers.get(site.scheduler)
-    return after.job_to_wait_for(path, site, scheduler, cluster, any_end=request.after_any)
-
-
-def _resumed(reference: str, parent: Path) -> Path:
-    """The run directory of --resume: RUN as everywhere, or one of which only the checkpoint is left."""
-    from ctrain_runtime.run.pick_up import find_run
-
-    kept = next((path for path in (Path(reference), parent / reference) if path.is_dir()), None)
-    if kept or "/" in reference:
-        return kept or Path(reference)
-    return find_run(reference, *parent_directories.with_remembered(parent))
-
-
-def _resume_notes(run: Path) -> tuple[str, ...]:
-    """A line for a run that was done: what resumes it has nothing left to do, and ends as if it had trained."""
-    from ctrain_runtime.run import record
-    from ctrain_runtime.run.ending import Ending
-
-    try:
-        ended = record.load(run).exit
-    except CtrainError:  # a checkpoint without a record, or with one of an older ctrain
-        return ()
-    done = f"run {run.name} has completed: resumed, it ends at once unless it is to train longer"
-    return (done,) if ended and ended.ending is Ending.COMPLETED else ()
