@@ -93,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cp", "--context-parallel", **count, help="GPUs that share each sequence: context parallelism (default: 1)")
     add("--schedule", choices=get_args(Schedule), help="schedule of the pipeline (default: 1f1b)")
     add("--interleave", **count, help="parts of a stage: interleaved schedule (default: 1)")
-    add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
+    selective = "selective: scores of plain attention; of FSDP with SwiGLU every second product, as torchtitan"
+    add("--recompute", choices=get_args(Recompute), help=f"activations to recompute; {selective} (default: none)")
     add("--compiled", action="store_true", default=None, help="a program that is compiled as a whole, or as llm.c")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     loss = (

@@ -13,10 +13,13 @@ from ctrain_runtime.estimate.evidence import (
     fewest_tokens,
     find_band,
     groups,
+    largest_model,
     longest_sequence,
     memory_is_unknown,
     most_memory,
     published_runs,
+    size_of,
+    splits_beside_zero,
     tokens_at_once,
 )
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
@@ -156,7 +159,10 @@ def _evidence(estimate: Estimate, band: Band) -> list[tuple[str, str]]:
     other = "" if generation_of(gpu) == generation else f"; {'few' if own else 'none'} on {gpu.name}"
     layout = estimate.case.layout
     why = "; none with a pipeline" if layout.is_fsdp and layout.pp > 1 else ""
+    why += f"; none of {layout.strategy} that splits layers" if splits_beside_zero(layout) else ""
     longest = longest_sequence(kind, generation)
+    larger = size_of(estimate.case.model) > largest_model(kind, generation)
+    why += "; none of a model as large" if larger else ""
     why += f"; none of more than {longest:,} tokens" if estimate.case.model.sequence > longest else ""
     fewest = fewest_tokens(kind, generation)
     why += (

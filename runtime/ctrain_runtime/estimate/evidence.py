@@ -155,7 +155,7 @@ def find_band(estimate: Estimate) -> Band:
         """In factors of two: of the model's size, of the number of GPUs, of the sequence; another type is one more."""
         other = run.case
         pairs = (
-            (case.model.layers * case.model.hidden**2, other.model.layers * other.model.hidden**2),
+            (size_of(case.model), size_of(other.model)),
             (case.hardware.count, other.hardware.count),
             (case.model.sequence, other.model.sequence),
         )
@@ -190,9 +190,27 @@ def longest_sequence(kind: str, *generations: str) -> int:
 
 
 def is_outside(case: Case) -> bool:
-    """Whether sequences are longer than those of all runs that judge it, or fewer tokens are at once on a GPU."""
+    """Whether its model or its sequences are larger than those of all runs that judge it, or fewer tokens are at once
+    on a GPU, or it splits layers beside ZeRO 2 or 3, as none of them does."""
     group = groups(case)
-    return case.model.sequence > longest_sequence(*group) or tokens_at_once(case) < fewest_tokens(*group)
+    if splits_beside_zero(case.layout):
+        return True
+    is_larger = case.model.sequence > longest_sequence(*group) or size_of(case.model) > largest_model(*group)
+    return is_larger or tokens_at_once(case) < fewest_tokens(*group)
+
+
+def splits_beside_zero(layout: Layout) -> bool:
+    return layout.splits_model and layout.strategy in ("zero2", "zero3")
+
+
+def size_of(model: Model) -> float:
+    """About, of its layers: 12 times as many parameters."""
+    return model.layers * model.hidden**2
+
+
+@functools.cache
+def largest_model(kind: str, *generations: str) -> float:
+    return max(size_of(run.case.model) for run in evidence_for(kind, *generations))
 
 
 def tokens_at_once(case: Case) -> float:

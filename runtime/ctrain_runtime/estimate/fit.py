@@ -16,6 +16,7 @@ from ctrain_runtime.estimate.evidence import find_band, is_outside
 from ctrain_runtime.estimate.families import SELDOM, family_of
 from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check, divisors
+from ctrain_runtime.estimate.packaged import is_packaged_gpt
 
 EQUAL = 0.05  # estimates are not better than that: which of two times is shorter is not known
 MARGIN = 0.05  # of the usable memory, which a layout that is chosen leaves free
@@ -120,8 +121,9 @@ def has_margin(estimate: Estimate) -> bool:
 
 
 def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """By time; of those that are as fast as the fastest, first what published runs have judged, then the simplest
-    strategy, then the fewest parts of the model. Where a model is split, an optimizer that is shared costs nothing."""
+    """By time; of those that are as fast as the fastest, first what published runs have judged, then what the packaged
+    gpt trains, then the simplest strategy, then the fewest parts of the model. Where a model is split, an optimizer
+    that is shared costs nothing."""
     if not estimates:
         return []
     limit = min(one.values["T"] for one in estimates) * (1 + EQUAL)
@@ -133,7 +135,8 @@ def _rank(estimates: Sequence[Estimate]) -> list[Estimate]:
         sharing = 1 if layout.splits_model and layout.strategy == "ddp" else SHARDED[layout.strategy]
         parts = layout.tp * layout.pp * layout.cp
         uncertain = family_of(layout) in SELDOM or is_outside(one.case)
-        return (0, uncertain, sharing, parts, layout.strategy == "ddp", time)
+        own = not is_packaged_gpt(one.case.model, layout)
+        return (0, uncertain, own, sharing, parts, layout.strategy == "ddp", time)
 
     return sorted(estimates, key=key)
 
@@ -152,7 +155,7 @@ def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator
         [stages for stages in divisors(hardware.count) if _fills(case.model.layers, stages)],
         [parts for parts in (1, 2, 4, 8) if parts == 1 or case.model.sequence >= parts * LEAST_PART],
         strategies,
-        ("none", "full"),
+        ("none", "selective", "full"),
         (1, 2, 4, 8, 16, 32),
     )
     space = [(getattr(case.layout, name),) if name in fixed else values for name, values in zip(_CHOICES, searched)]

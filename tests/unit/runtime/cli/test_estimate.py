@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.Ca
     code, out, error = estimate(capsys, "7.5B", *A100, "--gpus", "8")
     assert code == 74
     assert "does not fit" in out
-    assert error.startswith("ctrain: does not fit: 146 GB per GPU, 79.0 GB are usable. Fits: --strategy zero1")
+    assert error.startswith("ctrain: does not fit: 146 GB per GPU, 79.0 GB are usable. Fits: --strategy fsdp")
     assert error.count("\n") == 1
     code, out, _ = estimate(capsys, "7.5B", *A100, "--gpus", "8", "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
@@ -362,6 +362,28 @@ def test_fewer_tokens_than_published_runs_have_are_less_certain(capsys: pytest.C
     few, usual = (as_json(capsys, *words, "--micro-batch", size)["band"] for size in ("1", "4"))
     assert (few["low"], few["high"]) == (pytest.approx(usual["low"] ** 2), pytest.approx(usual["high"] ** 2))
     assert "; none of fewer than 4,096 tokens at once on a GPU\n" in estimate(capsys, *words)[1]
+
+
+def test_what_no_published_run_is_like_is_less_certain(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--gpu-type", "A100-SXM4-80GB", "--gpus", "1024", "--batch", "2048", "--tp", "4")
+    out = estimate(capsys, "gpt3-175b", *words, "--strategy", "fsdp")[1]
+    assert "published runs of PyTorch FSDP on A100; none of a model as large; none of fewer than 4,096 tokens" in out
+    assert "on A100; none of zero3 that splits layers; " in estimate(capsys, "7.5B", *words, "--strategy", "zero3")[1]
+
+
+def test_of_layouts_that_are_as_fast_a_search_prefers_what_is_known_and_packaged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of GPT-3 no run of FSDP is known on A100."""
+    small = as_json(capsys, "7.5B", *A100, "--nodes", "4", "--fit")
+    assert small["example"] == "ctrain run gpt -- strategy=fsdp bf16=true"
+    large = as_json(capsys, *GPT3, "--fit")["layout"]
+    assert (large["strategy"], large["tp"]) == ("zero1", 8)
+
+
+def test_a_search_recomputes_a_part_where_that_suffices(capsys: pytest.CaptureFixture[str]) -> None:
+    data = as_json(capsys, "llama-3-8b", *A100, "--gpus", "8", "--strategy", "fsdp", "--tp", "1", "--fit")
+    assert data["layout"]["recompute"] == "selective"
 
 
 def test_a_search_leaves_out_layouts_in_which_an_option_would_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
