@@ -53,7 +53,7 @@ def write_archive(archive: Path, rootfs: Path, word: str) -> None:
 def test_a_changed_archive_makes_its_base_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Called by a make that has variables of its own, or by whoever has a $ in one: a shell inside would expand it."""
     monkeypatch.setenv("MAKEOVERRIDES", "${-*-command-variables-*-}")
-    archive, rootfs = tmp_path / "base.tar", tiny.rootfs(tmp_path / "rootfs")
+    archive, rootfs = tmp_path / "base.tar", tiny.rootfs(tmp_path / "rootfs", tiny.SHELL)
     for name, text in {"images.yaml": IMAGES, "base/base.def": BASE}.items():
         (tmp_path / "definitions" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "definitions" / name).write_text(text)

@@ -34,7 +34,7 @@ Build = Callable[..., "subprocess.CompletedProcess[str]"]
 def build(tmp_path: Path) -> Build:
     """build(POST, OPTIONS): of an image whose upper layer has this %post, with a secret `hub`."""
     folder = tmp_path / "definitions"
-    base = BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif"), post="test -s /mnt/secrets/hub; :")
+    base = BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif", tiny.SHELL), post="test -s /mnt/secrets/hub; :")
     for name, text in (("base", base), ("upper", UPPER)):
         (folder / name).mkdir(parents=True)
         (folder / name / f"{name}.def").write_text(text)

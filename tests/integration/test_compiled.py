@@ -42,7 +42,7 @@ CODE = "Bootstrap: localimage\nFrom: {{ PARENT }}\n\n%post\n    true\n"
 @pytest.fixture
 def definitions(tmp_path: Path) -> Path:
     folder = tmp_path / "definitions"
-    for name, text in (("base", BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif"))), ("code", CODE)):
+    for name, text in (("base", BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif", tiny.SHELL))), ("code", CODE)):
         (folder / name).mkdir(parents=True)
         (folder / name / f"{name}.def").write_text(text)
     (folder / "tools").mkdir()

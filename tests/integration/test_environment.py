@@ -24,7 +24,7 @@ def output(folder: Path, name: str, *options: str) -> str:
 
 
 def test_what_the_image_would_do_at_each_start_of_bash_is_done_only_if_it_is_asked_for(tmp_path: Path) -> None:
-    root = tiny.rootfs(tmp_path / "rootfs")
+    root = tiny.rootfs(tmp_path / "rootfs", tiny.SHELL)
     (root / "probe.sh").write_text("echo probed\n")
     (root / ".singularity.d/env").mkdir(parents=True)
     (root / ".singularity.d/env/10-docker2singularity.sh").write_text("export BASH_ENV=/probe.sh ENV=/probe.sh\n")

@@ -168,7 +168,8 @@ def report(rows: list[Row]) -> None:
 
 
 def in_image(image: Path, sample: str, *options: str) -> subprocess.CompletedProcess[str]:
-    engine = ["apptainer", "--quiet", "exec", "--userns", "--cleanenv", "--no-mount", "home,cwd", *options]
+    engine = ["apptainer", "--quiet", "exec", "--userns", "--cleanenv", "--no-mount", "home,cwd"]
+    engine += ["--env", "OMP_NUM_THREADS=1", *options]  # threads that wait for a core that another one has would spin
     program = (ROOT / "tests/samples" / sample).read_text()
     return subprocess.run(
         [*engine, str(image), "python3", "-"], input=program, capture_output=True, text=True, timeout=200

@@ -99,7 +99,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    sif = tiny.sif(tmp_path / "tiny.sif")
+    sif = tiny.sif(tmp_path / "tiny.sif", tiny.SHELL)
     for name, text in {
         "images.yaml": IMAGES,
         "base/base.def": BASE.replace("SIF", str(sif)),

@@ -77,7 +77,7 @@ From: {{{{ PARENT }}}}
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("killed")
-    base = tiny.sif(root / "tiny.sif")
+    base = tiny.sif(root / "tiny.sif", tiny.SHELL)
     texts = {f"definitions/{name}/{name}.def": LAYER.format(name=name) for name in LAYERS}
     texts |= {"definitions/images.yaml": IMAGES, "definitions/base/base.def": BASE.format(tiny=base)}
     texts["examples/program.sh"] = "echo hello\n"

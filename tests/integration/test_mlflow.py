@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from samples.kept import kept
+
 CLIENT = "mlflow-skinny>=2,<3"  # newer ones keep nothing in files, and their databases need the whole of MLflow
 PROGRAM = """\
 import sys
@@ -30,9 +32,11 @@ print(run.info.run_name, run.info.status, run.data.params, losses)
 
 
 def test_a_run_in_a_local_mlflow(tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), CLIENT]
-    subprocess.run(install, check=True)
+    def install(target: Path) -> None:
+        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(target), CLIENT]
+        subprocess.run(argv, check=True)
+
+    packages = kept("mlflow", f"{CLIENT} {sys.version}", install)
     environment = {**os.environ, "PYTHONPATH": f"{packages}:{Path(__file__).parents[1]}"}
     argv = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)

@@ -143,7 +143,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def tiny_sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.sif(tmp_path_factory.mktemp("tiny") / "tiny.sif")
+    return tiny.sif(tmp_path_factory.mktemp("tiny") / "tiny.sif", tiny.SHELL)
 
 
 @pytest.fixture

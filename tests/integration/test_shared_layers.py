@@ -104,7 +104,7 @@ def outcomes(lines: list[str], kind: str = "layer") -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    texts = {"base": BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif"))}
+    texts = {"base": BASE.format(tiny=tiny.sif(tmp_path / "tiny.sif", tiny.SHELL))}
     texts |= {name: UPPER.format(name=name) for name in LAYERS[1:]}
     for name, text in texts.items():
         (tmp_path / "definitions" / name).mkdir(parents=True)

@@ -86,7 +86,7 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.write("definitions/images.yaml", IMAGES)
-        self.write("definitions/base/base.def", BASE.format(tiny=tiny.sif(root / "tiny.sif")))
+        self.write("definitions/base/base.def", BASE.format(tiny=tiny.sif(root / "tiny.sif", tiny.SHELL)))
         for name, text in {"tools": TOOLS, "watch": WATCH, "code": CODE}.items():
             self.write(f"definitions/{name}/{name}.def", text)
         self.write("examples/word", "one\n")

@@ -17,7 +17,6 @@ from typing import Union
 from samples import tiny
 
 OWNER = 1776653678
-PROGRAMS = tuple(name for name in tiny.PROGRAMS if name != "python3")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ TOP: Entries = {
 
 def tars(rootfs: Path, ballast: int = 0) -> list[bytes]:
     """The layers, the lowest first: on a tiny root file system, made in `rootfs`, with `ballast` random bytes."""
-    tiny.rootfs(rootfs, PROGRAMS)
+    tiny.rootfs(rootfs, tiny.SHELL)
     if ballast:
         (rootfs / "ballast").write_bytes(os.urandom(ballast))
     out = io.BytesIO()

@@ -108,16 +108,18 @@ _LEFT_OUT = (
     "var/log/*",
     "var/cache/*",
 )
-# What only compilers and training need
+# What only compilers, training and readers need
 _LARGE = (
     *(f"{PACKAGES}/{name}*" for name in ("torch", "sympy", "numpy", "tensorboard", "grpc", "networkx", "pillow")),
     *("usr/lib/gcc", "usr/include", "usr/bin/*g++*", "usr/bin/*gcc*", "usr/bin/*lto*", "usr/bin/cmake"),
     *("usr/lib/x86_64-linux-gnu/*.a", "usr/lib/x86_64-linux-gnu/perl*", "usr/share/cmake*"),
+    *("usr/bin/ctest", "usr/bin/cpack", "usr/share/locale", "usr/share/man", "usr/share/javascript"),
+    *("usr/lib/x86_64-linux-gnu/*san.so*", "usr/lib/x86_64-linux-gnu/fortran", "usr/lib/python3.11/config-*"),
 )
 
 
 def pack(base: Path, tar: Path, *, whole: bool) -> None:
-    """Our CPU base (a SIF) as a layer of NVIDIA's, `whole` or without what only compilers and training need."""
+    """Our CPU base (a SIF) as a layer of NVIDIA's, `whole` or without _LARGE."""
     left_out = _LEFT_OUT if whole else (*_LEFT_OUT, *_LARGE)
     engine = ["apptainer", "--quiet", "exec", "--fakeroot", "--no-mount", "home,cwd,tmp", "--pwd", "/", str(base)]
     options = ["--sort=name", "--mtime=@315619200", "--owner=0", "--group=0", "--numeric-owner"]
