@@ -65,6 +65,7 @@ check: .venv
 	.venv/bin/mypy
 	.venv/bin/mypy --scripts-are-modules .ci/dist tests/python39/run
 	.venv/bin/vermin --quiet --no-tips --eval-annotations --target=3.6- --violations $(OLD_PYTHON)
+	.venv/bin/vermin --quiet --no-tips --target=3.9- --violations builder runtime
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
 
 # The documentation as a site, build/site/index.html: seconds. A link to a page or a heading that does not exist is an error.

@@ -132,7 +132,7 @@ def test_a_file_and_a_sandbox(machine: Machine, foreign: Path) -> None:
 
 
 def test_a_hostile_image_learns_and_leaves_nothing(machine: Machine) -> None:
-    root = tiny.rootfs(machine.folder / "root")
+    root = tiny.rootfs(machine.folder / "root", tiny.SHELL)
     for program in ("python3", "getconf"):
         (root / "usr/bin" / program).unlink(missing_ok=True)
         (root / "usr/bin" / program).write_text(HOSTILE)

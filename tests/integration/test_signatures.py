@@ -228,7 +228,7 @@ def test_a_key_of_gpgs_agent_and_of_the_engines_key_ring(
     store(root, "show", "pytorch:24.12-hd-r1")
     assert f"by {fingerprint}\n" in capsys.readouterr().out
     options = ("--name", "Second", "--email", "second@example.org", "--password", "", "--push=false")
-    run("apptainer", "key", "newpair", *options)
+    run("apptainer", "key", "newpair", *options, "--bit-length", "2048")
     (second,) = re.findall(r"[0-9A-F]{40}", run("apptainer", "key", "list", "--secret"))
     store(root, "sign", "pytorch:24.12-hd-r1", "--key", "pgp:0")
     trust.require_trusted(image(root, 1), strict(second))

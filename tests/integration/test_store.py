@@ -39,8 +39,8 @@ from samples import fuse
 from samples.long_mode import often
 from samples.stores import BASE, LAYER, Image, Images, disk
 
-KILLS = often(200, 60)
-SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
+KILLS = often(200, 30)
+SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "5"))  # of many at once
 GROUP, ADMINS = 12000, (12001, 12002)
 OLDER_SCHEMAS = range(1, SCHEMA)
 SINCE_SCHEMA_2 = ("labels", "base", "flat", "requires", "signed")
@@ -126,7 +126,7 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, image
         after = {one.manifest.name: one.channels for one in scan.images}
         assert before <= after.keys() <= before | {manifest.name}
         assert after.get(manifest.name) in (None, (), ("prod",))
-        if killed % 20 == 0:
+        if killed % 10 == 0:
             assert damage(store, tmp_path) == []
             with lock_store(root) as writer:
                 lifecycle.collect(writer, 0)

@@ -114,7 +114,7 @@ def test_what_no_trusted_key_has_signed_may_not(tmp_path: Path, keys: Path) -> N
 @pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
 def test_pgp(tmp_path: Path, passphrase: str) -> None:
     options = ("--name", "Admin", "--email", "admin@example.org", "--password", passphrase, "--push=false")
-    engine("key", "newpair", *options)
+    engine("key", "newpair", *options, "--bit-length", "2048")
     fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
     assert fingerprint
     image = published(tmp_path, "pgp:0", passphrase=passphrase)
