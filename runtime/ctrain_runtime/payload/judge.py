@@ -282,6 +282,7 @@ def main() -> None:
     while os.getppid() == int(job):
         begun = time.time()
         ranks = [] if reader.node_0_is_alive(begun) else reader.ranks(begun)
+        spent = time.time() - begun
         verdict, before, blind = judge(ranks, unit, begun, asked), blind, unwatched(ranks, unit)
         if blind and not before:
             report.tell("failed", blind, **more)
@@ -294,7 +295,7 @@ def main() -> None:
         elif hung and not verdict:
             report.tell("went on", f"after {duration(begun - hung.since)}", **more)
         hung = verdict
-        time.sleep(max(pause, (time.time() - begun) / LOOK_SHARE))
+        time.sleep(max(pause, spent / LOOK_SHARE))
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ class Stacks:
 
     def take(self, ranks: List[int]) -> Dict[int, str]:
         """The stacks of ranks, as far as they answer, each process below a line of its own; kept in files."""
-        asked = [(one, os.stat(one.file).st_size) for one in self._find(ranks)]
+        asked = [(one, _status(one.file)[0]) for one in self._find(ranks)]
         for one, _ in asked:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, SIGNAL)

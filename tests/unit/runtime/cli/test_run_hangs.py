@@ -13,7 +13,7 @@ import pytest
 from samples.runs import Bench, ended, wait_for
 
 TWO = ("--ranks-per-node", "2", "--launcher", "env")
-# Rank 1 beats twice, a second apart; all wait for a file, and rank 0 then writes on.
+# All beat once and wait for a file; then they write on until another one is there.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
@@ -24,9 +24,9 @@ if rank == "1" and "leave" in sys.argv:
     sys.exit()
 while not (run / "done").exists():
     time.sleep(0.05)
-print("batch 8 of", rank, flush=True)
 while not (run / "over").exists():
-    time.sleep(0.05)
+    print("batch 8 of", rank, flush=True)
+    time.sleep(0.2)
 """
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 
+from ctrain_runtime.payload import judge as program
 from ctrain_runtime.payload.judge import STALE_SECONDS, Rank, Reader, duration, judge, names, unwatched
 
 NOW = 10_000.0
@@ -159,3 +161,24 @@ def test_what_nodes_have_written(tmp_path: Path) -> None:
     assert (second.runs, second.code, third) == (False, 0, Rank(2))
     (tmp_path / "watch/0.json").write_text(json.dumps({**view, "attempt": 0, "ranks": [own]}))
     assert not reader.node_0_is_alive(9.0), "of the attempt before"
+
+
+def test_a_slow_command_of_the_user_delays_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the time to read files counts: else a run that goes on soon after it hung would never be seen to."""
+    for name in ("nodes", "watch"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "nodes/0.jsonl").write_text('{"what": "started", "rank": 0, "node": "gpu00", "time": 5.0}\n')
+    own = {"rank": 0, "since": 7.5, "step": 3, "section": "step", "line": "", "place": "", "waits": False}
+    view = {"status": "quiet", "looked": 9.0, "since": 7.5, "section": "step", "attempt": 0, "ranks": [own]}
+    (tmp_path / "watch/0.json").write_text(json.dumps(view))
+    notified: list[bool] = []
+    pauses: list[float] = []
+    parents = iter([7, 0])
+    clock = SimpleNamespace(time=lambda: NOW + 20 * len(notified), sleep=pauses.append)
+    monkeypatch.setattr(program, "time", clock)
+    monkeypatch.setattr(program.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(program.Report, "_notify", lambda *_: notified.append(True))
+    monkeypatch.setattr(program.sys, "argv", ["judge.py", "7", str(tmp_path), "1", "1", "rank", "2", "report", "tell"])
+    program.main()
+    (event,) = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert (json.loads(event)["what"], len(notified), pauses) == ("hung", 1, [0.5])

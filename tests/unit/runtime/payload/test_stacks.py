@@ -13,7 +13,7 @@ import pytest
 
 from ctrain_runtime import payload
 from ctrain_runtime.payload import watch
-from ctrain_runtime.payload.watch import Place, Stacks, find_place
+from ctrain_runtime.payload.watch import Place, Process, Stacks, find_place
 from samples.runs import wait_for
 
 WAITS = """
@@ -104,6 +104,17 @@ threads = [{"thread_id": 1, "thread_name": "MainThread", "frames": shown},
            {"thread_id": 2, "thread_name": None, "frames": []}]
 print(json.dumps(threads))
 """
+
+
+def test_a_process_that_ends_while_it_is_asked_harms_nobody(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ANSWER_SECONDS", 0.0)
+    gone = 1 << 23  # above the kernel's highest number
+    process = Process(gone, 0, f"/proc/{gone}/fd/200", 1, "python train.py")
+    monkeypatch.setattr(Stacks, "_find", lambda *_: iter([process]))
+    (text,) = Stacks(str(programs.folder)).take([0]).values()
+    assert text == f"--- process {gone}: python train.py\nno answer (state )\n"
 
 
 @pytest.mark.parametrize(
