@@ -19,23 +19,32 @@ from samples.kept import kept
 
 PROVISION = str(Path(ENTRY).with_name("provision"))
 DOWN = 3  # the exit code of `cluster status` when there is no cluster
+# Fixtures that give the cluster more nodes, the fewest first.
+LARGER = ("four_nodes", "many_nodes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests below this folder take minutes and come last. Those that need the cluster are marked: there is one
-    cluster only, but `make test` runs the others beside it."""
+    cluster only, but `make test` runs the others beside it. It starts anew with each other number of nodes, so tests
+    that want more come at the end."""
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.integration)
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
-    items[:] = [item for item in items if item not in ours] + ours
+    items[:] = [item for item in items if item not in ours] + sorted(ours, key=_size)
+
+
+def _size(item: pytest.Item) -> int:
+    """0 for a test that the cluster is large enough for."""
+    wanted = [number for number, name in enumerate(LARGER, 1) if name in getattr(item, "fixturenames", ())]
+    return max(wanted, default=0)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Up for the whole session; taken down at its end unless it was up before."""
+    """Up for the whole session; at its end as it was before: down, or with as many nodes."""
     if os.geteuid() != 0:
         if os.environ.get("CI"):
             pytest.fail("CI must run as root: the integration tests bring up a cluster")
@@ -49,9 +58,16 @@ def cluster() -> Iterator[Cluster]:
     up = Cluster(state, state / "home" / "researcher")
     # Tests must not depend on which nodes are idle; test_partitions.py is about the choice.
     up.write(".config/ctrain/sites/generic-slurm.yaml", "partition: cas_v100_2\n")
+    before = ["up", "--nodes", str(up.nodes)]
     yield up
-    if was_down:
-        subprocess.run([ENTRY, "down"], check=True)
+    subprocess.run([ENTRY, *(["down"] if was_down else before)], check=True)
+
+
+@pytest.fixture(scope="session")
+def four_nodes(cluster: Cluster) -> Cluster:
+    """The cluster with that many nodes at least, until the end of the session."""
+    cluster.grow(4)
+    return cluster
 
 
 @pytest.fixture(scope="session")

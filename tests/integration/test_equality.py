@@ -7,13 +7,12 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from samples.cluster import Cluster, resized, until
+from samples.cluster import Cluster, until
 from samples.long_mode import LONG, often
 
 ROOT = Path(__file__).parents[2]
@@ -71,19 +70,19 @@ if not LONG:
     LLAMA = dict(list(LLAMA.items())[:2])
 
 
-def equality(
-    cluster: Cluster, first: str, cases: dict[str, str], nodes: str, ranks_per_node: str, launcher: str, more: str = ""
-) -> dict[str, Any]:
-    """The curves of cases, with `more` settings. Each leaves its checkpoints under its name, where the next job finds
-    those of `first`."""
-    words = [f"{name}:{settings}" for name, settings in cases.items()]
+def words(directory: str, first: str, cases: dict[str, str]) -> list[str]:
+    return [directory, first, *(f"{name}:{settings}" for name, settings in cases.items())]
+
+
+def equality(cluster: Cluster, nodes: str, ranks_per_node: str, launcher: str, *program: str) -> None:
     size = ["--nodes", nodes, "--ranks-per-node", ranks_per_node]
-    options = [*OPTIONS, "--env", f"STEPS={STEPS}", "--env", f"MORE={more}", "--launcher", launcher]
-    options += ["--name", f"on-{nodes}-nodes"]
-    program = ["python", "equality.py", "equality", first, *words]
-    done = cluster.run("ctrain", "run", *size, *options, "--", *program)
+    options = [*OPTIONS, "--env", f"STEPS={STEPS}", "--launcher", launcher, "--name", f"on-{nodes}-nodes"]
+    done = cluster.run("ctrain", "run", *size, *options, "--", "python", "equality.py", *program, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads((cluster.home / "equality" / f"after-{first}.json").read_text()))
+
+
+def curves(cluster: Cluster, directory: str, first: str) -> dict[str, Any]:
+    return dict(json.loads((cluster.home / directory / f"after-{first}.json").read_text()))
 
 
 def difference(curve: list[float], reference: list[float]) -> float:
@@ -92,18 +91,22 @@ def difference(curve: list[float], reference: list[float]) -> float:
     return max(abs(a / b - 1) for a, b in zip(curve, reference[-len(curve) :]))
 
 
-@pytest.fixture
-def four_nodes(cluster: Cluster) -> Iterator[Cluster]:
-    with resized(cluster, 4):
-        yield cluster
+@pytest.fixture(scope="module")
+def on_two_nodes(four_nodes: Cluster) -> Cluster:
+    """The cluster, after one job that trains a GPT-2 and a Llama by each strategy of two ranks. Each case has left its
+    checkpoints under its name."""
+    left = (four_nodes.home / "gpt2", four_nodes.home / "llama", four_nodes.runs("on-2-nodes"))  # by a session before
+    subprocess.run(["rm", "-rf", *map(str, left)], check=True)
+    four_nodes.write("equality.py", (ROOT / "tests/samples/equality.py").read_text())
+    llama = words("llama", "single:model=llama,kv_heads=2,ffn=96", LLAMA)
+    equality(four_nodes, "2", "1", "mpi", *words("gpt2", "single", TWO_RANKS | BF16), "+", *llama)
+    return four_nodes
 
 
-def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> None:
-    cluster = four_nodes
-    subprocess.run(["rm", "-rf", str(cluster.home / "equality")], check=True)
-    cluster.write("equality.py", (ROOT / "tests/samples/equality.py").read_text())
-    two = equality(cluster, "single", TWO_RANKS | BF16, nodes="2", ranks_per_node="1", launcher="mpi")
-    eight = equality(cluster, list(TWO_RANKS)[-1], EIGHT_RANKS, nodes="4", ranks_per_node="2", launcher="env")
+def test_all_strategies_have_the_loss_curve_of_one_rank(on_two_nodes: Cluster) -> None:
+    cluster, last = on_two_nodes, list(TWO_RANKS)[-1]
+    equality(cluster, "4", "2", "env", *words("gpt2", last, EIGHT_RANKS))
+    two, eight = (curves(cluster, "gpt2", first) for first in ("single", last))
     reference = two["single"]["whole"]
     assert reference[-1] < reference[0] - 0.5, "it learns"
     rows = [Row(name, 2, curve, reference) for name, curve in two.items()]
@@ -125,14 +128,11 @@ def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> 
         assert difference(curve["validation"], two["single"]["validation"]) < bound, name
 
 
-def test_a_llama_has_the_loss_curve_of_one_rank_too(cluster: Cluster) -> None:
-    subprocess.run(["rm", "-rf", str(cluster.home / "equality")], check=True)
-    cluster.write("equality.py", (ROOT / "tests/samples/equality.py").read_text())
-    more = "model=llama kv_heads=2 ffn=96"
-    curves = equality(cluster, "single", LLAMA, nodes="2", ranks_per_node="1", launcher="mpi", more=more)
-    single = curves["single"]
+def test_a_llama_has_the_loss_curve_of_one_rank_too(on_two_nodes: Cluster) -> None:
+    every = curves(on_two_nodes, "llama", "single")
+    single = every["single"]
     assert single["whole"][-1] < single["whole"][0] - 0.5, "it learns"
-    for name, curve in curves.items():
+    for name, curve in every.items():
         assert difference(curve["whole"], single["whole"]) < BOUND, name
         assert difference(curve["resumed"], single["whole"]) < BOUND, name
         assert difference(curve["norms"], single["norms"]) < NORM_BOUND, name

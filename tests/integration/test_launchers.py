@@ -6,12 +6,12 @@ import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from samples.cluster import Cluster, resized
+from samples.cluster import Cluster
 from samples.long_mode import LONG, often
 from samples.pbs_hosts import TRAIN, logs, losses_on_pbs
 
@@ -37,8 +37,7 @@ DDP = f"""\
     print("DDP", dist.get_rank(), dist.get_world_size(), total.item(), os.environ["LOCAL_RANK"], cores, sys.argv[1:])
     sys.stdout.flush()
 {MEET}
-    dist.barrier()  # a starter of ranks ends them as soon as one has failed
-    os._exit(int(os.environ.get("CODE", "0")) if dist.get_rank() == 3 else 0)
+    os._exit(0)
 """
 SUM = f"""\
     import horovod.torch as hvd, os, torch
@@ -60,24 +59,29 @@ ACCELERATED = """\
     accelerator.wait_for_everyone()
     os._exit(0)
 """
+LIGHT_RANK = Path(__file__).parents[1] / "samples" / "light.py"
 IMAGE = ("--image", "pytorch-cpu")
+# The first run of a launcher on several nodes, or on one, would have a preflight, for which all ranks import torch.
+PLAIN = (*IMAGE, "--preflight", "off")
 
 
 @pytest.fixture
 def programs(cluster: Cluster) -> Cluster:
     cluster.write("ddp.py", DDP)
     cluster.write("sum.py", SUM)
+    cluster.write(LIGHT_RANK.name, LIGHT_RANK.read_text())
+    cluster.write("meet.py", f"import os\n{textwrap.dedent(MEET)}")
     shutil.rmtree(cluster.home / "met", ignore_errors=True)
     return cluster
 
 
 def test_torchrun_is_started_once_per_node_and_its_failed_rank_is_named_not_its_task(programs: Cluster) -> None:
-    """One that succeeds: test_preflight.py; with a world, on this machine, below."""
-    argv = ["--nodes", "2", *IMAGE, "--name", "failed", "--env", "CODE=9", "--", "torchrun", "--nproc_per_node", "2"]
-    done = programs.run("ctrain", "run", *argv, "ddp.py", "--x")
+    """One that succeeds, in a world: test_preflight.py, test_starters.py."""
+    argv = ["--nodes", "2", *PLAIN, "--name", "failed", "--", "torchrun", "--nproc_per_node", "2", "light.py", "--x"]
+    done = programs.run("ctrain", "run", *argv)
     assert done.returncode == 9, done.stdout
-    ranks = logs(programs.runs("failed"), "DDP")
-    assert [words[1:5] for words in ranks] == [[str(rank), "4", "6.0", str(rank % 2)] for rank in range(4)]
+    ranks = logs(programs.runs("failed"), "RANK")
+    assert [words[1:] for words in ranks] == [[str(rank), "4", str(rank % 2), "['--x']"] for rank in range(4)]
     record = programs.record("failed")
     assert (record["launcher"], record["world_size"], record["nodes"]) == ("torchrun", 4, ["node01", "node02"])
     assert "rank 3 on node02 failed first: exit code 9" in done.stdout
@@ -88,16 +92,16 @@ NODES = often(4, 2)  # of two ranks each
 WORLD = str(2 * NODES)
 # Commands that would start ranks themselves: launcher, words
 STARTERS = {
-    "mpirun": ("mpi", "mpirun", "-np", WORLD, "-x", "LIBRARY=horovod", "python", "train.py"),
     "horovodrun": ("gloo", "horovodrun", "-np", WORLD, "--gloo", "python", "train.py"),
     "deepspeed": ("env", "deepspeed", "--num_gpus", "2", "train.py"),
 }
 HERE: dict[str, str] = {}  # on this machine: launcher, the one of the record
 ON_PBS = ["gloo"]
-# By day, each launcher once at least: other tests here have torchrun, accelerate and env, test_run.py has mpirun,
-# test_pbs.py MPI under Hydra, test_tutorials.py ranks of torch on this machine.
+# By day, each launcher once at least: other tests here have torchrun, accelerate and env, test_run.py has MPI by Slurm
+# and by mpirun, test_pbs.py MPI under Hydra, test_tutorials.py ranks of torch on this machine.
 if LONG:
     STARTERS |= {
+        "mpirun": ("mpi", "mpirun", "-np", WORLD, "-x", "LIBRARY=horovod", "python", "train.py"),
         "torchrun": ("torchrun", "torchrun", "--nproc_per_node", "2", "train.py"),
         "accelerate": ("env", "accelerate", "launch", "--cpu", "--num_processes", WORLD, "train.py"),
     }
@@ -105,26 +109,20 @@ if LONG:
     ON_PBS += ["mpi", "env", "torchrun"]
 
 
-@pytest.fixture
-def all_nodes(programs: Cluster) -> Iterator[Cluster]:
-    with resized(programs, max(NODES, programs.nodes)):
-        yield programs
-
-
 def test_every_launcher_makes_one_world_with_the_same_losses(
-    all_nodes: Cluster, foreign_torch: Path, tmp_path: Path
+    four_nodes: Cluster, foreign_torch: Path, tmp_path: Path
 ) -> None:
     """By commands that would start ranks themselves, on this machine, and on PBS. Gloo needs neither MPI nor PMI."""
-    all_nodes.write("train.py", TRAIN)
+    four_nodes.write("train.py", TRAIN)
     losses = {}
     for name, (launcher, *command) in STARTERS.items():
-        losses[name] = losses_of(all_nodes, name, launcher, *IMAGE, "--", *command)
-        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (all_nodes.runs(name) / "job.sh").read_text()
+        losses[name] = losses_of(four_nodes, name, launcher, *IMAGE, "--", *command)
+        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (four_nodes.runs(name) / "job.sh").read_text()
     for launcher, recorded in HERE.items():
         here = ("--site", "local", "--ranks-per-node", "2", "--launcher", launcher, *IMAGE, "--", "python", "train.py")
-        losses[f"local-{launcher}"] = losses_of(all_nodes, f"local-{launcher}", recorded, *here)
+        losses[f"local-{launcher}"] = losses_of(four_nodes, f"local-{launcher}", recorded, *here)
     for launcher in ON_PBS:
-        losses[f"pbs {launcher}"] = losses_on_pbs(all_nodes, tmp_path / launcher, launcher, foreign_torch, NODES)
+        losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher, foreign_torch, NODES)
     every = [loss for name in losses.values() for loss in name]
     assert max(every) - min(every) < 1e-6, losses
 
@@ -149,7 +147,8 @@ def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster)
         done = programs.run(*argv, "--dry-run", "--", "python", program)
         assert f"note      launcher {proposed}\n" in done.stdout, done.stdout + done.stderr
     programs.write("hidden.py", "import importlib\nimportlib.import_module('sum')\n")
-    done = programs.run(*argv, "--name", "hidden", "--launcher", "env", "--env", "VALUE=1", "--", "python", "hidden.py")
+    hidden = ["--name", "hidden", "--launcher", "env", "--ranks-per-node", "1", "--env", "VALUE=1"]
+    done = programs.run(*argv, *hidden, "--", "python", "hidden.py")
     assert done.returncode != 0
     assert "only MPI and Gloo are supported" in done.stdout
     assert logs(programs.runs("hidden"), "SUM") == []
@@ -160,7 +159,7 @@ def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster)
 
 def test_ranks_of_accelerate_are_one_world_and_bound_to_cores_of_their_own(programs: Cluster) -> None:
     programs.write("accelerated.py", ACCELERATED)
-    options = ["--nodes", "2", *IMAGE, "--partition", "debug", "--time", "5", "--name", "accelerate"]
+    options = ["--nodes", "2", *PLAIN, "--partition", "debug", "--time", "5", "--name", "accelerate"]
     command = ["accelerate", "launch", "--cpu", "--num_processes", "4", "--mixed_precision", "bf16", "accelerated.py"]
     done = programs.run("ctrain", "run", *options, "--", *command, "--x")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -173,9 +172,9 @@ def test_ranks_of_accelerate_are_one_world_and_bound_to_cores_of_their_own(progr
 
 def test_half_the_gpus_ask_for_half_the_node(programs: Cluster) -> None:
     """So two such runs share a node: neither asks for all cores, nor for all memory."""
-    one = ["ctrain", "run", *IMAGE, "--gpus-per-node", "1", "--nodelist", "node01", "--env", "VALUE=1"]
+    one = ["ctrain", "run", *PLAIN, "--launcher", "env", "--gpus-per-node", "1", "--nodelist", "node01"]
     names = ("half-1", "half-2")
-    runs = [programs.start(*one, "--env", f"MEET={name}", "--name", name, "--", "python", "sum.py") for name in names]
+    runs = [programs.start(*one, "--env", f"MEET={name}", "--name", name, "--", "python", "meet.py") for name in names]
     outputs = [run.communicate(timeout=120)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
     times = [programs.record(name) for name in ("half-1", "half-2")]
@@ -183,11 +182,11 @@ def test_half_the_gpus_ask_for_half_the_node(programs: Cluster) -> None:
 
 
 def test_an_mpi_without_pmi_is_refused_before_it_trains(programs: Cluster) -> None:
-    """Debian's Open MPI has no PMI2: four worlds of one, or an abort, but never a run that looks well."""
+    """Debian's Open MPI has no PMI2: two worlds of one, or an abort, but never a run that looks well."""
     programs.write("ctrain/pmi2.yaml", "name: pmi2\nextends: generic-slurm\nmpi: [pmi2]\n")
     site = str(programs.home / "ctrain/pmi2.yaml")
-    argv = ["--site", site, "--nodes", "2", *IMAGE, "--name", "pmi2", "--env", "VALUE=1", "--", "python", "sum.py"]
-    done = programs.run("ctrain", "run", *argv)
+    argv = ["--site", site, "--nodes", "2", "--ranks-per-node", "1", *IMAGE, "--name", "pmi2", "--env", "VALUE=1"]
+    done = programs.run("ctrain", "run", *argv, "--", "python", "sum.py")
     assert done.returncode == 80, done.stdout + done.stderr
     assert "If the image's MPI does not form one world here, pass --launcher gloo for Horovod" in done.stdout
     assert logs(programs.runs("pmi2"), "SUM") == [], "the program must not have run"
@@ -209,7 +208,7 @@ def test_two_runs_in_one_allocation_are_two_worlds(
         """\
         value=1
         while (($#)); do
-          ctrain run --nodes 1 --ranks-per-node 2 --image pytorch-cpu --launcher $1 --name run-$value \\
+          ctrain run --nodes 1 --ranks-per-node 2 --image pytorch-cpu --preflight off --launcher $1 --name run-$value \\
             --env VALUE=$value --env MEET=$value -- python $2 &
           shift 2
           value=$((value * 100))
@@ -235,7 +234,7 @@ def test_two_runs_in_one_allocation_are_two_worlds(
 def test_inside_an_interactive_step_it_shares_the_step(programs: Cluster) -> None:
     salloc = ["salloc", "--nodes=1", "--ntasks=2", "--gres=gpu:2", "--time=10"]
     step = ["srun", "--nodes=1", "--ntasks=1", "--gres=gpu:2", "--cpus-per-task=2"]
-    argv = ["ctrain", "run", *IMAGE, "--name", "in-step", "--env", "VALUE=1", "--", "python", "sum.py"]
+    argv = ["ctrain", "run", *PLAIN, "--name", "in-step", "--env", "VALUE=1", "--", "python", "sum.py"]
     done = programs.run(*salloc, *step, *argv, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [words[1:3] for words in logs(programs.runs("in-step"), "SUM")] == [["2", "2.0"]] * 2
@@ -256,7 +255,7 @@ def test_what_an_allocation_says_of_its_tasks_does_not_hold_for_ranks(programs: 
     argv = [
         "ctrain",
         "run",
-        *IMAGE,
+        *PLAIN,
         "--launcher",
         "env",
         "--name",
@@ -272,7 +271,7 @@ def test_what_an_allocation_says_of_its_tasks_does_not_hold_for_ranks(programs: 
 
 
 def test_ranks_of_a_node_share_a_home_that_is_gone_afterwards(programs: Cluster) -> None:
-    argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "homes", "--", "/bin/sh", "-c"]
+    argv = ["--nodes", "2", *PLAIN, "--launcher", "env", "--name", "homes", "--", "/bin/sh", "-c"]
     program = 'touch "$HOME/$RANK"; sleep 2; ls -x "$HOME"'
     done = programs.run("ctrain", "run", *argv, program)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from samples.cluster import ENTRY, Cluster, resized, until
+from samples.cluster import ENTRY, Cluster, until
 
 # All nodes share the machine's two cores: more threads would only wait for each other.
 RUN = ("ctrain", "run", "gpt", "--nodes", "2", "--ranks-per-node", "1", "--image", "pytorch-cpu", "--preflight", "off")
@@ -20,11 +20,10 @@ BOUND = 2e-6  # as in test_equality.py
 
 
 @pytest.fixture
-def three_nodes(cluster: Cluster) -> Iterator[Cluster]:
-    with resized(cluster, 3):
-        yield cluster
-        cluster.run("scancel", "--user", "researcher")
-        subprocess.run([ENTRY, "start-node", "node02"], check=True)
+def mended(four_nodes: Cluster) -> Iterator[Cluster]:
+    """The cluster, whose node02 is up again after the test."""
+    yield four_nodes
+    subprocess.run([ENTRY, "start-node", "node02"], check=True)
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
@@ -33,8 +32,8 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())]
 
 
-def test_a_training_outlives_a_rank_and_a_node(three_nodes: Cluster) -> None:
-    cluster = three_nodes
+def test_a_training_outlives_a_rank_and_a_node(mended: Cluster) -> None:
+    cluster = mended
     argv = [*RUN, "--env", "OMP_NUM_THREADS=1", "--restarts", "3", "--spare-nodes", "1", "--name", "outlives"]
     run = cluster.runs("outlives")
     started = cluster.start(*argv, "--", *SETTINGS)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from samples.cluster import Cluster, resized
+from samples.cluster import Cluster
+from samples.long_mode import often
 
-NODES = 64
+NODES = often(64, 16)
 
 
 @pytest.fixture
-def many_nodes(cluster: Cluster) -> Iterator[Cluster]:
-    with resized(cluster, NODES):
-        yield cluster
+def many_nodes(cluster: Cluster) -> Cluster:
+    cluster.grow(NODES)
+    return cluster
 
 
-def test_a_run_on_64_nodes(many_nodes: Cluster) -> None:
+def test_a_run_on_many_nodes(many_nodes: Cluster) -> None:
     """Every rank starts, is counted, and finds the same rendezvous; the program itself is the least there is."""
     program = ["--", "/bin/sh", "-c", "echo $RANK $WORLD_SIZE $MASTER_ADDR $NODE_RANK"]
     argv = ["--nodes", str(NODES), "--ranks-per-node", "1", "--launcher", "env", "--image", "pytorch-cpu"]

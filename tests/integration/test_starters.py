@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,10 @@ WORLD = """\
     # In one write: the ranks of a node share a log, and print writes word by word where output is not buffered.
     words = ("WORLD", rank, dist.get_world_size(), int(total), os.environ["LOCAL_RANK"], sys.argv[1:])
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-    if os.environ.get("CODE") == "0":
-        from until_joined import until_joined
+    from until_joined import until_joined
 
-        until_joined(4)
+    until_joined(4)
     dist.barrier()
-    sys.exit(int(os.environ.get("CODE", "0")) if rank == 3 else 0)
 """
 # As nanoGPT begins.
 ASKS = """\
@@ -44,41 +43,50 @@ ALONE = """\
     names = ("CTRAIN_TASK", "CTRAIN_TASKS", "CUDA_VISIBLE_DEVICES", "RANK", "SLURM_PROCID")
     print("ALONE", MPI.COMM_WORLD.Get_size(), *(os.environ.get(name, "-") for name in names), flush=True)
 """
-UNTIL_JOINED = Path(__file__).parents[1] / "samples" / "until_joined.py"
+SAMPLES = [Path(__file__).parents[1] / "samples" / name for name in ("until_joined.py", "light.py")]
 RUN = ("ctrain", "run", "--image", "pytorch-cpu", "--preflight", "off")
 
 
-def worlds(cluster: Cluster, name: str) -> list[str]:
-    """What all ranks of a run printed of their world, in the order of their numbers."""
+def printed(cluster: Cluster, name: str, word: str) -> list[str]:
+    """What all ranks of a run printed behind this word, in the order of their numbers."""
     texts = [path.read_text() for path in cluster.runs(name).glob("logs/rank*.log")]
-    return sorted(re.findall(r"^WORLD (.*)$", "\n".join(texts), re.MULTILINE))
+    return sorted(re.findall(rf"^{word} (.*)$", "\n".join(texts), re.MULTILINE))
 
 
 @pytest.fixture
 def programs(cluster: Cluster) -> Cluster:
     for name, text in (("w.py", WORLD), ("asks.py", ASKS), ("alone.py", ALONE)):
         cluster.write(name, text)
-    cluster.write(UNTIL_JOINED.name, UNTIL_JOINED.read_text())
+    for path in SAMPLES:
+        cluster.write(path.name, path.read_text())
     return cluster
 
 
 def test_a_script_that_starts_torchrun_on_each_node_makes_one_world(programs: Cluster) -> None:
     """As ranks, each of these made a world of its own, and the run ended with code 0."""
     programs.write("run.sh", 'echo "node $NODE_RANK of $CTRAIN_HOSTS"\nexec torchrun --nproc-per-node 2 w.py "$@"\n')
-    text = "python -m torch.distributed.run --nproc-per-node 2 w.py --x"
-    script = ("--launcher", "node", "--", "bash", "run.sh", "--x")
-    for name, code, *command in (("script", 0, *script), ("text", 9, "--", "sh", "-c", text)):
-        done = programs.run(*RUN, "--nodes", "2", "--name", name, "--env", f"CODE={code}", *command)
-        assert done.returncode == min(code, 1), done.stdout + done.stderr  # torchrun has a code of its own
-        assert worlds(programs, name) == [f"{rank} 4 4 {rank % 2} ['--x']" for rank in range(4)]
-        record = programs.record(name)
-        assert (record["launcher"], record["world_size"], record["nodes"]) == ("node", 4, ["node01", "node02"])
-        if code:
-            assert "the command on node02 failed first: exit code 1" in done.stdout
-        else:
-            assert "node 0 of node01,node02\n" in done.stdout
-            assert record["world"] == {"state": "joined", "joined": 4, "of": 4}
-            assert done.stdout.splitlines()[-2] == "world: joined 4/4"
+    done = programs.run(*RUN, "--nodes", "2", "--name", "script", "--launcher", "node", "--", "bash", "run.sh", "--x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert printed(programs, "script", "WORLD") == [f"{rank} 4 4 {rank % 2} ['--x']" for rank in range(4)]
+    assert started_by_node(programs, "script")["world"] == {"state": "joined", "joined": 4, "of": 4}
+    assert "node 0 of node01,node02\n" in done.stdout
+    assert done.stdout.splitlines()[-2] == "world: joined 4/4"
+
+
+def test_a_text_that_starts_torchrun_on_each_node_fails_by_its_node(programs: Cluster) -> None:
+    text = "python -m torch.distributed.run --nproc-per-node 2 light.py --x"
+    done = programs.run(*RUN, "--nodes", "2", "--name", "text", "--", "sh", "-c", text)
+    assert done.returncode == 1, done.stdout + done.stderr  # torchrun has a code of its own
+    assert printed(programs, "text", "RANK") == [f"{rank} 4 {rank % 2} ['--x']" for rank in range(4)]
+    assert started_by_node(programs, "text")
+    assert "the command on node02 failed first: exit code 1" in done.stdout
+
+
+def started_by_node(cluster: Cluster, name: str) -> dict[str, Any]:
+    """The record of a run whose ranks a command on each node has started."""
+    record = cluster.record(name)
+    assert (record["launcher"], record["world_size"], record["nodes"]) == ("node", 4, ["node01", "node02"])
+    return record
 
 
 def test_one_rank_alone_starts_no_nccl(programs: Cluster) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -50,6 +50,11 @@ class Cluster:
     def nodes(self) -> int:
         """How many nodes with V100s it has: 2, unless somebody has started it with more."""
         return int(self.run("sinfo", "--noheader", "--partition=cas_v100_2", "--format=%D").stdout)
+
+    def grow(self, nodes: int) -> None:
+        """To at least this number of nodes with V100s; what runs there ends."""
+        if self.nodes < nodes:
+            subprocess.run([ENTRY, "up", "--nodes", str(nodes)], check=True)
 
     @property
     def confines(self) -> bool:
@@ -123,17 +128,6 @@ class Cluster:
         target.write_text(textwrap.dedent(text))
         subprocess.run(["chown", "-R", "researcher:", str(target.parent)], check=True)
         return target
-
-
-@contextlib.contextmanager
-def resized(cluster: Cluster, nodes: int) -> Iterator[Cluster]:
-    """The cluster with this number of nodes with V100s; then with as many as before."""
-    before = cluster.nodes
-    subprocess.run([ENTRY, "up", "--nodes", str(nodes)], check=True)
-    try:
-        yield cluster
-    finally:
-        subprocess.run([ENTRY, "up", "--nodes", str(before)], check=True)
 
 
 def until(condition: Callable[[], bool], event: str, seconds: float = 60) -> None:
