@@ -23,7 +23,7 @@ from ctrain_runtime.estimate.evidence import (
     tokens_at_once,
 )
 from ctrain_runtime.estimate.families import NAMES, SELDOM, generation_of
-from ctrain_runtime.estimate.fit import Fit, best_change, compare
+from ctrain_runtime.estimate.fit import Fit, best_change, compare, has_margin
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
 from ctrain_runtime.estimate.packaged import example_for
 
@@ -266,7 +266,8 @@ def _ranking(search: Fit) -> str:
     for one in _distinct(search):
         result = (format_size(one.values["G"]), format_seconds(one.values["T"]), f"{one.values['mfu']:.1%}")
         rows.append((one.case.layout.options(), *result, compare(one, search.ranked[0]) if rows else "best"))
-    counted = f"{pluralize(len(search.ranked), 'layout')} fit, {len(search.too_large)} do not; best of each kind:"
+    fit = "fit with a margin" if has_margin(search.ranked[0]) else "may fit, without a margin"
+    counted = f"{pluralize(len(search.ranked), 'layout')} {fit}, {len(search.too_large)} do not; best of each kind:"
     reasons = [f"  {reason}" for reason in search.reasons()]
     layouts = table(("layout", "memory", "iteration", "MFU", ""), rows)
     return "\n".join([counted, layouts, "changes of one choice of the best:", *reasons])

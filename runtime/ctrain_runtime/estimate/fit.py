@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
-from ctrain_runtime.estimate.evidence import find_band, is_outside
+from ctrain_runtime.estimate.evidence import find_band, is_outside, memory_is_unknown
 from ctrain_runtime.estimate.families import SELDOM, family_of
 from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check, divisors
@@ -51,7 +51,8 @@ class Fit:
 def compare(other: Estimate, best: Estimate) -> str:
     """What is against `other`, as in: 8.3% slower (bubble +2.0 s)."""
     if not has_margin(other):
-        return f"does not fit: {format_size(other.values['G'])} per GPU"
+        unknown = "may not fit" if memory_is_unknown(other) else "does not fit"
+        return f"{'leaves no margin' if other.fits else unknown}: {format_size(other.values['G'])} per GPU"
     added = {part.symbol: other.values[part.symbol] - best.values[part.symbol] for part in TIME}
     most = max(added, key=lambda name: added[name])
     slower = other.values["T"] / best.values["T"] - 1
@@ -61,13 +62,17 @@ def compare(other: Estimate, best: Estimate) -> str:
 def fit(case: Case, fixed: Collection[str]) -> Fit:
     """Search the layouts of a case; `fixed` are the fields of Layout that stay as in `case.layout`.
 
-    Raises UsageError if no layout divides, ResourceError if none fits.
+    Where none leaves a margin, those that fit without, or may. Raises UsageError if no layout divides, ResourceError if
+    none fits.
     """
     result = _search(case, fixed)
     if not result.ranked and not result.too_large:
         check(case.model, case.hardware, replace(case.layout, batch=case.hardware.count * case.layout.micro_batch))
         raise UsageError("no layout divides the layers, the heads and the batch", "Change --batch or --gpus")
     if not result.ranked:
+        possible = [one for one in result.too_large if one.fits or memory_is_unknown(one)]
+        if possible:
+            return Fit(_rank(possible), [one for one in result.too_large if one not in possible])
         least = result.too_large[0]
         raise ResourceError(f"no layout fits: {excess(least)} with {least.case.layout.options()}", advice(case))
     return result

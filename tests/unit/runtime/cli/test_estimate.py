@@ -105,7 +105,7 @@ def test_a_search_prints_a_ranking_and_reasons(capsys: pytest.CaptureFixture[str
     assert code == 0
     lines = out.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("layout  ") and "MFU" in line)
-    assert " fit, " in lines[head - 1]
+    assert " fit with a margin, " in lines[head - 1]
     assert "slower (" in lines[head + 2]
     assert any(line.startswith("  strategy ") for line in lines)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import make_estimate
-from ctrain_runtime.estimate.fit import advice, best_change, fit
+from ctrain_runtime.estimate.fit import advice, best_change, compare, fit
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.estimate.presets import PRESETS
 from samples.estimates import MEGATRON, a_case, a_hardware
@@ -113,3 +113,16 @@ def test_sequences_are_split_rather_than_computed_again() -> None:
     assert (best.cp, best.recompute) == (2, "none")
     short = replace(case, model=replace(case.model, sequence=4096))
     assert {one.case.layout.cp for one in fit(short, ()).ranked} == {1}
+
+
+def test_where_none_leaves_a_margin_those_are_ranked_that_may_fit() -> None:
+    """NVIDIA's run of Llama 3 8B on eight H100 had enough memory by no estimate."""
+    case = a_case(PRESETS["llama-3-8b"], 8, 128, strategy="zero1", cp=2)
+    case = replace(case, hardware=a_hardware(8, "H100"))
+    result = fit(case, {"strategy", "tp", "pp", "cp", "recompute", "micro_batch", "offload", "sequence_parallel"})
+    [only] = result.ranked
+    assert not only.fits and not result.too_large
+    assert compare(only, only).startswith("may not fit: 8")
+    less = make_estimate(replace(case, hardware=replace(case.hardware, gpu=replace(case.hardware.gpu, memory=85))))
+    assert less.fits and compare(less, only).startswith("leaves no margin: 8")
+    assert compare(make_estimate(a_case(PRESETS["llama-3-8b"], 8, 8)), only).startswith("does not fit: ")
