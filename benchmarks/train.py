@@ -90,7 +90,7 @@ class Bench:
             return settings["batch-size"] * case.ranks, OPERATIONS_PER_PIXEL * settings["image-size"] ** 2
         shape = {"l": settings["layers"], "h": settings["width"], "s": settings["context"], "V": CHARACTERS}
         of_gpt2 = {"a": 1, "k": 1, "j": 2, "i": 4 * settings["width"], "nb": 0, "Ea": 0, "ha": settings["width"]}
-        operations = formulas.evaluate(formulas.SIZES, {**shape, **of_gpt2, "B": 1, "R": 0, "Ra": 0})["M"]
+        operations = formulas.evaluate(formulas.SIZES, {**shape, **of_gpt2, "B": 1, "R": 0, "Ra": 0, "Rs": 0})["M"]
         return settings["batch"] * settings["context"], operations / settings["context"]
 
     def run_plain(self, program: str, *words: str) -> list[dict[str, Any]]:
