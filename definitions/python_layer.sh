@@ -80,6 +80,29 @@ make_once() { # DIRECTORY COMMAND...
     fi
 }
 
+# Compile mpi4py beside what follows, and install it, where the image has none. From source, to be linked with the image's
+# own MPI. Cython is not left in the image, so no constraint holds for it.
+start_mpi4py() { # VERSION
+    mpi4py=
+    if ! image_has mpi4py; then
+        compile_beside "$work/mpi4py" compile_mpi4py "$(constrained "mpi4py==$1")"
+        mpi4py=$!
+    fi
+}
+
+finish_mpi4py() {
+    if [ -n "$mpi4py" ]; then
+        wait "$mpi4py"
+        install_wheel "$work/mpi4py" mpi4py
+    fi
+}
+
+compile_mpi4py() { # REQUIREMENT
+    PIP_CONSTRAINT='' python3 -m pip install --no-deps --target "$work/cython" cython==3.2.9
+    PYTHONPATH="$work/cython" CFLAGS=-g0 python3 -m pip wheel --no-deps --no-build-isolation --no-binary mpi4py \
+        --wheel-dir "$work/mpi4py" "$1"
+}
+
 # By its name, so that pip does not note a path that is gone; from nowhere else.
 install_wheel() { # DIRECTORY NAME
     PIP_CONSTRAINT='' PIP_NO_INDEX=1 PIP_FIND_LINKS="$1" python3 -m pip install --no-deps --force-reinstall "$2"
