@@ -47,7 +47,8 @@ nodes of eight GPUs with one adapter each. torchtitan's H100 have 95 GiB of memo
 a limit of 500 W, which is not. What torch.compile saves of FSDP is not told: 14 to 28 % of the time of Llama; that it
 recomputes a little is estimated as none. GPT-NeoX's loss takes 6 bytes of a logit, estimated are the 4 of a fused one.
 Megatron-LM's README overlaps tensor parallelism, which needs sequence parallelism. The schedules of that README
-and of Llama 3, which interleave in parts that are not published, are estimated by a number that is fitted.
+and of Llama 3, which interleave in parts that are not published, are estimated by a number that is fitted. That
+Llama 3's runs split sequences as well follows from no word of its paper but a citation.
 
 Runs of PyTorch DDP differ by their release of torch: GPT-2 reached 109,000 tokens/s on an A100 with 2.0 (micro batch
 12), and 209,000 with 2.8; no number of this page can meet both. gpt2-1.5B on H100 was run with 2.4, with which GPT-2
