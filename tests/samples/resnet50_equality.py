@@ -1,7 +1,7 @@
 """Runs in the image, on each rank of one job: examples/resnet50 by both strategies, also stopped and resumed, and with
 the options that make it fast on GPUs. Here, to compile means only to trace: to make C++ of the graph takes minutes.
 
-With BOTH_WAYS in the environment, Horovod also resumes what DDP has saved, and its network is compiled, too.
+With BOTH_WAYS in the environment, Horovod also resumes what DDP has saved.
 
 Each training has a directory in that of the run, with its metrics.jsonl. result.json has the exit codes, and what one
 process alone finds of the validation images.
@@ -22,8 +22,7 @@ torch, run_directory = train.torch, Path(os.environ["CTRAIN_RUN_DIR"])
 torch.compile = functools.partial(torch.compile, backend="eager")
 SETTINGS = ["--epochs=2", "--checkpoint-every=100", "--batch-size=4", "--augment=full", "--label-smoothing=0.1"]
 SETTINGS += ["--image-size=128"]  # of 224, as by default, the steps take three times as long
-FAST = ["--precision=bf16", "--fp16-allreduce"]
-LONG = "BOTH_WAYS" in os.environ
+FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
 
 
 def run(world: train.World, name: str, strategy: str, *more: str, resume: str = "", stop: bool = False) -> int:
@@ -53,15 +52,11 @@ def main() -> int:
     world = train.begin("torch")
     hvd.init()
     codes = {"horovod": run(world, "horovod", "horovod")}
-    codes["horovod-stopped"] = run(world, "horovod-stopped", "horovod", stop=True)
-    compiled = ["--compile"] if LONG else []  # by day the network of DDP alone
-    codes["horovod-fast"] = run(world, "horovod-fast", "horovod", *FAST, *compiled, stop=True)
-    if LONG:
-        codes["ddp-stopped"] = run(world, "ddp-stopped", "ddp", stop=True)
-        codes["horovod-resumed"] = run(world, "horovod-resumed", "horovod", resume="ddp-stopped")
-    hvd.shutdown()  # else its thread polls through all trainings that follow
-    codes["ddp-resumed"] = run(world, "ddp-resumed", "ddp", resume="horovod-stopped")
-    codes["ddp-fast"] = run(world, "ddp-fast", "ddp", *FAST, "--compile", stop=True)
+    for first, second in (("horovod", "ddp"), ("ddp", "horovod"))[: 2 if "BOTH_WAYS" in os.environ else 1]:
+        codes[f"{first}-stopped"] = run(world, f"{first}-stopped", first, stop=True)
+        codes[f"{second}-resumed"] = run(world, f"{second}-resumed", second, resume=f"{first}-stopped")
+    for strategy in ("horovod", "ddp"):
+        codes[f"{strategy}-fast"] = run(world, f"{strategy}-fast", strategy, *FAST, stop=True)
     codes["synthetic"] = run(world, "synthetic", "ddp", "--synthetic", "--image-size=32", stop=True)
     if world.rank == 0:
         result = {"codes": codes, "alone": validate_alone("horovod")}
