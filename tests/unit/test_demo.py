@@ -80,7 +80,8 @@ def test_all_is_made_and_the_image_meanwhile(tree: Path) -> None:
     assert started(tree)[7] == "provision publish pytorch-cpu-slim"
     images, training = started(tree)[8:]
     assert images.endswith("-- ctrain images")
-    assert " -- ctrain run resnet50 --nodes 2 --gpus-per-node 1 --image pytorch-cpu-slim --data " in training
+    assert " -- ctrain run resnet50 --nodes 2 --ranks-per-node 1 --env OMP_NUM_THREADS=1 " in training
+    assert " --image pytorch-cpu-slim --data " in training
     assert sorted(phases(tree)) == sorted(
         ["packages", "environment", "cluster", "users", "data", "image", "publish", "training"]
     )
