@@ -14,9 +14,9 @@ from samples.scripts import Scripts, is_running, slurm_task, wait_until
 PROGRAM = ("bash", "-c", 'until [ -e "$CTRAIN_RUN_DIR/leave$RANK" ]; do sleep 0.05; done')
 
 
-# A python3 that is slow to start. It is asked first whether it is new enough.
+# A python3 that is slow to start. It is asked first whether it is new enough. The folder goes when the test has passed.
 SLOW = """#!/bin/bash
-until [ -e "${0%/*}/go" ]; do touch "${0%/*}/asked-$PPID"; sleep 0.05; done
+while [ -d "${0%/*}" ] && [ ! -e "${0%/*}/go" ]; do touch "${0%/*}/asked-$PPID"; sleep 0.05; done
 exec python3 "$@"
 """
 
