@@ -165,7 +165,7 @@ def from_command(command: tuple[str, ...], directory: Path, name: str = "") -> J
     if not command or not command[0]:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     # Path.is_file raises for a word that is too long for a file's name.
-    files = [word for word in command[1:] if os.path.isfile(directory / word)]  # noqa: PTH113  # see above
+    files = [word for word in command[1:] if os.path.isfile(directory / word)]  # noqa: PTH113
     of_python = [word for word in files if word.endswith(".py")]  # before it, options may name other files
     program = script_of(command) or next(iter([*of_python, *files]), command[0])
     name = _name(name or _module_of(command) or Path(program).stem)

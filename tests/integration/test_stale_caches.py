@@ -19,7 +19,7 @@ from samples.cluster import ENTRY, Cluster, started, until
 SECONDS = 30
 WHOLE = os.environ.get("CTRAIN_STALE") == "whole"
 NODES = ("--image", "pytorch-cpu", "--launcher", "env", "--preflight", "off", "--nodes", "2")
-whole = pytest.mark.skipif(not WHOLE, reason="CTRAIN_STALE=whole runs it")
+whole = pytest.mark.skipif(not WHOLE, reason="minutes of runs through caches of 30 s: CTRAIN_STALE=whole")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def has_horovod() -> bool:
     horovod = PathFinder.find_spec("horovod")
     places = horovod.submodule_search_locations if horovod else None
     # The program waits for this: pathlib would be one more module to read from the image.
-    return any(os.path.isfile(f"{place}/runner/http/http_server.py") for place in places or ())  # noqa: PTH113  # see above
+    return any(os.path.isfile(f"{place}/runner/http/http_server.py") for place in places or ())  # noqa: PTH113
 
 
 def serve(listening: socket.socket, nodes: int, ranks_per_node: int) -> None:

@@ -54,7 +54,7 @@ def pack() -> IO[bytes]:
 
 def _folder(package: str) -> Path:
     spec = find_spec(package)
-    assert spec and spec.origin  # noqa: S101  # this ctrain runs by it
+    assert spec and spec.origin  # noqa: S101  # for mypy: ctrain was imported by it
     return Path(spec.origin).parent
 
 

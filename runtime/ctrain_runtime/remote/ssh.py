@@ -103,7 +103,7 @@ class Connection:
         with tempfile.TemporaryFile() as errors:
             streams = {"stdin": data or subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
             with command.start(argv, **streams) as process:
-                assert process.stdout  # noqa: S101  # a pipe
+                assert process.stdout  # noqa: S101  # for mypy: it is a pipe
                 try:
                     if not any(line == MARK for line in process.stdout):
                         raise EOFError

@@ -85,10 +85,11 @@ def _walk(directory: Path, below: str, patterns: tuple[str, ...], live: list[str
 
 def is_left_out(path: str) -> bool:
     """Whether a path is neither copied nor kept: byte code, the directory of a run, a socket, a pipe, a device."""
-    name = os.path.basename(path)  # noqa: PTH119  # of many thousands
-    if name in _LITTER or os.path.isfile(f"{path}/{run_files.SUBMIT_LOCK}"):  # noqa: PTH113  # of as many
+    # Called for many thousands of paths: each Path would take as long as the questions.
+    name = os.path.basename(path)  # noqa: PTH119
+    if name in _LITTER or os.path.isfile(f"{path}/{run_files.SUBMIT_LOCK}"):  # noqa: PTH113
         return True
-    return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH112,PTH113,PTH114  # too
+    return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH112,PTH113,PTH114
 
 
 def _ignored(path: Path) -> list[str]:

@@ -84,5 +84,5 @@ def _open_resume(path: Path) -> str:
 
 def size_on_disk(path: Path) -> int:
     """The bytes on disk of all files below a directory."""
-    paths = (os.path.join(above, name) for above, _, names in os.walk(path) for name in names)  # noqa: PTH118  # fast
+    paths = (os.path.join(above, name) for above, _, names in os.walk(path) for name in names)  # noqa: PTH118  # of many files
     return sum(os.lstat(name).st_blocks * BLOCK_BYTES for name in paths)

@@ -41,5 +41,5 @@ def test_a_plan_has_them_and_one_without_has_none() -> None:
 )
 def test_mistakes(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        variables(Options(**options), 8)  # type: ignore[arg-type]  # words for any field
+        variables(Options(**options), 8)  # type: ignore[arg-type]  # a table of texts, for fields of several types
     assert problem in str(caught.value)

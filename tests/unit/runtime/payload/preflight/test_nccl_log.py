@@ -1,6 +1,6 @@
 """Lines as NCCL writes them, from public logs; it was not run here."""
 
-# ruff: noqa: E501  # the lines are as they are
+# ruff: noqa: E501  # lines are as NCCL wrote them
 
 from __future__ import annotations
 
