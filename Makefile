@@ -13,6 +13,8 @@ RESULTS := build/test
 PYTEST := .venv/bin/pytest --durations=20
 # On two cores: each more collects all tests, 6 s of a processor, and 18 s if none was compiled before.
 SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
+# The cluster's tests come one after the other and take longest: what runs beside them has the cores that they leave.
+BESIDE := nice -n 5
 UNIT_TESTS := tests/unit tests/property tests/golden
 PYTHON := python3
 SYSTEM := test-cluster test-images
@@ -41,16 +43,16 @@ test-cluster:
 	$(PYTEST) -m cluster tests/integration 2>&1 | tee $(RESULTS)/cluster.log
 
 test-images:
-	$(PYTEST) -m 'not cluster' tests/integration 2>&1 | tee $(RESULTS)/images.log
+	$(BESIDE) $(PYTEST) -m 'not cluster' tests/integration 2>&1 | tee $(RESULTS)/images.log
 
 test-unit:
-	$(PYTEST) $(SIDE_BY_SIDE) $(UNIT_TESTS) 2>&1 | tee $(RESULTS)/unit.log
+	$(BESIDE) $(PYTEST) $(SIDE_BY_SIDE) $(UNIT_TESTS) 2>&1 | tee $(RESULTS)/unit.log
 
 test-python39:
-	.venv/bin/python tests/python39/run --durations=20 2>&1 | tee $(RESULTS)/python39.log
+	$(BESIDE) .venv/bin/python tests/python39/run --durations=20 2>&1 | tee $(RESULTS)/python39.log
 
 test-check:
-	@$(MAKE) --no-print-directory check 2>&1 | tee $(RESULTS)/check.log
+	@$(BESIDE) $(MAKE) --no-print-directory check 2>&1 | tee $(RESULTS)/check.log
 
 quick-run:
 	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log

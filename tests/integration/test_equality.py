@@ -227,18 +227,19 @@ def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -
     argv = ["ctrain", "run", "gpt", "--nodes", "2", "--ranks-per-node", "1", *OPTIONS]
     settings = [
         "--",
-        "steps=180",
+        "steps=200",
         "save_every=80",
         "warmup=20",
         "lr=0.003",
-        "batch=32",
-        "micro_batch=16",
+        "layers=2",
+        "batch=16",
+        "micro_batch=8",
         "sample=100",
     ]
     run = cluster.runs("killed")
     first = cluster.start(*argv, "--name", "killed", *settings, "strategy=ddp")
     until(lambda: (run / "metrics.jsonl").exists() and max(lines(run), default=0) >= 86, "step 86", 200)
-    found = subprocess.run(["pgrep", "-f", "python train.py steps=180.*strategy=ddp"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-f", "python train.py steps=200.*strategy=ddp"], capture_output=True, text=True)
     ranks = [pid for pid in found.stdout.split() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
     assert len(ranks) == 2, "a process per rank"
     subprocess.run(["kill", "-KILL", ranks[1]], check=True)
@@ -248,7 +249,7 @@ def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -
     assert second.returncode == 0, second.stdout + second.stderr
     killed, resumed = lines(run), lines(cluster.runs("resumed"))
     both = sorted(killed.keys() & resumed.keys())
-    assert len(both) >= 5 and min(resumed) % 80 == 1 and max(resumed) == 180
+    assert len(both) >= 5 and min(resumed) % 80 == 1 and max(resumed) == 200
     assert difference([killed[step] for step in both[:5]], [resumed[step] for step in both[:5]]) < BOUND
     sample = sample_of(cluster.runs("resumed"))
     assert len(sample) == 101 and len(set(sample)) > 10, sample
