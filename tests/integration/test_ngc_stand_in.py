@@ -95,9 +95,11 @@ def project(folder: Path) -> None:
         more, features, older = "libraries", "", ""
         horovod = folder / "definitions/horovod/horovod.def"
         head, compiles, tail = horovod.read_text().partition("    compile_once ")
-        assert compiles and "install_missing" in head and "%test" in tail
+        mpi4py = "    start_mpi4py {{ MPI4PY }}\n"
+        assert compiles and mpi4py in head and "install_missing" in head and "%test" in tail
         # A shell as a build may start one
-        horovod.write_text(f"{head}    bash -c true\n\n%labels\n{without_test(tail).partition('%labels')[2]}")
+        head = head.replace(mpi4py, "") + "    bash -c true\n"
+        horovod.write_text(f"{head}\n%labels\n{without_test(tail).partition('%labels')[2]}")
         libraries = folder / "definitions/libraries/libraries.def"
         libraries.write_text(without_test(libraries.read_text()))
     (folder / "definitions/images.yaml").write_text(CATALOG.format(more=more, features=features, older=older))
@@ -126,7 +128,9 @@ def make(pytorch_cpu: Path, work: Path) -> Callable[[str], Image]:  # noqa: ARG0
             )
             shutil.rmtree(work / "oci")
             argv = ["stand-in", "--tag", tag, "--definitions", str(work / "definitions"), "--cache", str(cache)]
-            done = ctrain("build", *argv, "--json", "--build-arg", f"REGISTRY={served.host}", timeout=1800)
+            for argument in (f"REGISTRY={served.host}", "COMPRESSION=lz4"):
+                argv += ["--build-arg", argument]
+            done = ctrain("build", *argv, "--json", timeout=1800)
         assert done.returncode == 0, done.stderr
         [sif] = (cache / "images").glob("*.sif")
         manifest = json.loads(sif.with_suffix(".json").read_text())
