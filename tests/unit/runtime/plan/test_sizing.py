@@ -76,6 +76,8 @@ def test_a_site_can_give_a_gpu_fewer_cpus() -> None:
     assert fit(site=dataclasses.replace(SITE, cpus_per_gpu=100)).size.cpus_per_rank == 16  # no more than there are
     assert fit(site=site, partition="skl").size.cpus_per_rank == 40
     assert fit(site=site, partition="skl").size.memory is None
+    generous = dataclasses.replace(SITE, memory_per_gpu=200_000)
+    assert fit(site=generous, gpus_per_node=8).size.memory == GPU.memory, "no more than there is"
 
 
 @pytest.mark.parametrize(
