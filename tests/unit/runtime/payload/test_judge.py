@@ -95,6 +95,7 @@ def silent(number: int, **parts: Any) -> Rank:
             "no sign of life for 5 min 50 s: rank 1 on gpu00 left with exit code 0; rank 0 on gpu00 waits",
         ),
         ([silent(0), left(1, ago=200)], 0, None),
+        ([silent(0), left(1, ago=700), left(2, ago=200)], 0, None),  # one after the other
         (
             [silent(0), left(1, ago=200)],
             100,
@@ -106,6 +107,7 @@ def silent(number: int, **parts: Any) -> Rank:
             "no sign of life for 2 h 30 min: ranks 2-3 never came; ranks 0-1 wait",
         ),
         ([silent(0, started=NOW - 600), Rank(1)], 0, None),  # it may still come
+        ([silent(0), silent(1, started=NOW - 600), Rank(2)], 0, None),  # as another one has
         ([Rank(0), Rank(1)], 0, None),
         ([], 0, None),
     ],
