@@ -21,9 +21,9 @@ def a_node(name: str = "n1", **changes: Any) -> Node:
 
 def test_nodes_of_one_shape_are_a_group() -> None:
     nodes = [
-        a_node("n1"),
+        a_node("n1", memory=513_010),
         a_node("n2", unavailable="drained", idle=False),
-        a_node("n3", memory=513_010, idle=False),
+        a_node("n3", idle=False),
         a_node("n4", gpus=4),
         a_node("n5", features=frozenset({"nvlink"})),
         a_node("n6", arch=""),

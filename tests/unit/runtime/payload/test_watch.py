@@ -20,6 +20,7 @@ from ctrain_runtime.payload.watch import Files, Silence, Watch
         ([(10, "step")], 0, 300, "alive"),
         ([(10, "step")], 0, 320, "quiet"),
         ([(10, "step"), (110, "step")], 0, 1100, "alive"),  # ten times the longest silence
+        ([(10, "step"), (110, "step"), (120, "step")], 0, 1100, "alive"),  # whenever it was
         ([(10, "step"), (110, "step")], 0, 1200, "quiet"),
         ([(10, "step"), (110, "step")], 60, 171, "quiet"),  # what is asked for holds
         ([(10, "step"), (20, "checkpoint")], 0, 1200, "alive"),
