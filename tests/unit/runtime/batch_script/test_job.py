@@ -49,6 +49,7 @@ def shape(job: BatchJob) -> tuple[Any, ...]:
             (2, 4, 4, "auto", "bash -c cd src && torchrun --nproc-per-node 4 t.py"),
         ),
         (f"#SBATCH -n 8 --ntasks-per-node 4 --gres=gpu:4\nsrun {EXEC} python t.py", (2, 4, 4, "auto", "python t.py")),
+        (f"#SBATCH -n 9 --ntasks-per-node 4 --gres=gpu:4\nsrun {EXEC} python t.py", (3, 4, 4, "auto", "python t.py")),
         (f"#SBATCH -N 2 --gres=gpu:4\n{EXEC} horovodrun -np 4 python t.py", (1, 4, 4, "auto", "python t.py")),
         ("#SBATCH -N 1\nsrun singularity exec p.sif python t.py", (1, 0, 1, "auto", "python t.py")),
         (

@@ -206,6 +206,11 @@ def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54", frozenset(("sse2",)))
 
 
+def test_the_architecture_is_the_word_of_the_scheduler(programs: Path) -> None:
+    fakes.slurm(programs, Partition("gpu", True, nodes=1, cpus=8, gpus=1, gpu_type="gh200", arch="aarch64"))
+    assert find_cluster(SLURM, SITE)[0].partitions[0].arch == "aarch64"
+
+
 def test_the_driver_is_the_word_of_the_sites_file(programs: Path) -> None:
     fakes.slurm(programs, Partition("gpu", True, nodes=1, cpus=8, gpus=1, gpu_type="a100"))
     site = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 8, driver="470.57")})

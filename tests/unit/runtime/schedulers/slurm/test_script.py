@@ -124,6 +124,8 @@ def test_how_ranks_are_bound_can_be_chosen() -> None:
 def test_the_store_learns_how_long_the_image_is_needed() -> None:
     text = job(a_plan(facts=some_facts(lease_dir="/apps/in use"), time="90"))
     assert "\nct_lease='/apps/in use/" in text and "\nrenew_lease 90\n" in text
+    requeued = job(a_plan(facts=some_facts(lease_dir="/apps/in use"), time="90", retries=1))
+    assert "\nrenew_lease 43200\n" in requeued, "30 days, as while it is queued: it may be again"
     assert "lease" not in job(a_plan())
 
 
