@@ -16,10 +16,12 @@ SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
 # The cluster's tests come one after the other and take longest: what runs beside them has the cores that they leave.
 BESIDE := nice -n 5
 UNIT_TESTS := tests/unit tests/property tests/golden
+MOST_UNITS := -m 'not whole_run' $(UNIT_TESTS)
 PYTHON := python3
 SYSTEM := test-cluster test-images
 PARTS := $(SYSTEM) test-unit test-python39 test-check
-.PHONY: demo test system quick $(PARTS) quick-run check docs dist unit unit-python machine down clean
+QUICK := quick-run quick-unit
+.PHONY: demo test system quick $(PARTS) $(QUICK) check docs dist unit unit-python machine down clean
 
 demo:
 	tests/cluster/demo
@@ -33,9 +35,9 @@ system: machine .venv
 	tests/parts $(SYSTEM)
 
 quick: machine .venv
-	tests/parts quick-run test-unit
+	tests/parts $(QUICK)
 
-$(PARTS) quick-run: | $(RESULTS)
+$(PARTS) $(QUICK): | $(RESULTS)
 $(RESULTS):
 	@mkdir -p $@
 
@@ -56,6 +58,9 @@ test-check:
 
 quick-run:
 	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log
+
+quick-unit:
+	$(BESIDE) $(PYTEST) $(SIDE_BY_SIDE) $(MOST_UNITS) 2>&1 | tee $(RESULTS)/quick-unit.log
 
 # What runs in images, and on nodes, whose Python may be 3.6.
 OLD_PYTHON := $(addprefix runtime/ctrain_runtime/payload/,preflight ctrain_program.py rendezvous.py relay.py scan.py watch.py judge.py stacks.py)
@@ -87,7 +92,7 @@ dist: .venv
 # What runs on any machine, without root. Whole runs on stand-ins, and wheels that pip makes and installs, take more than half
 # of the time: make test has them.
 unit: .venv
-	.venv/bin/pytest $(SIDE_BY_SIDE) -m 'not whole_run' $(UNIT_TESTS)
+	.venv/bin/pytest $(SIDE_BY_SIDE) $(MOST_UNITS)
 
 # The units that need no development tool, under another Python: make unit-python PYTHON=python3.13
 unit-python:
