@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ctrain_builder.build import Builder
+from ctrain_builder.build_host.settings import BuildHost
 from ctrain_builder.cache import eviction
 from ctrain_builder.cache.build_cache import Cache
+from ctrain_builder.definitions import image_spec
 from ctrain_builder.files import locks
+from ctrain_builder.layers.container import Container
+from ctrain_builder.plan import build_plan
+from ctrain_runtime.engines.apptainer import Engine
 from samples.long_mode import often
 
 
@@ -59,3 +68,26 @@ def test_a_layer_is_evicted_with_its_description(cache: Cache) -> None:
     cache.layers.add(cache.root / "tmp/made", cache.layers.path("key", False), "")
     eviction.evict(cache, 0)
     assert list((cache.root / "layers").iterdir()) == []
+
+
+def test_a_new_layer_is_in_use_until_its_build_has_ended(
+    cache: Cache, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def make(_: Builder, container: Container, *__: object) -> Path:
+        (container.work / "made").write_bytes(b"layer")
+        return container.work / "made"
+
+    monkeypatch.setattr(Builder, "_make_content", make)
+    for step in ("_test_layer", "_may_keep", "_remember_passes", "_compare"):  # nothing can be run here
+        monkeypatch.setattr(Builder, step, lambda *_: {})
+    step_view = SimpleNamespace(end=lambda *_: None)
+    progress: Any = SimpleNamespace(tick=lambda: None, begin=lambda *_: step_view)
+    spec = image_spec.find_spec(project / "definitions", "small")
+    plan = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "")
+    builder = Builder(cache, Engine("apptainer", "/nowhere", "1.4.5"), BuildHost({}, (), None, {}), progress)
+    with contextlib.ExitStack() as used:
+        made = builder._layer(plan, plan.layers[1], [cache.root / "base.sif"], "", used)
+        eviction.evict(cache, 0)  # as another build does
+        assert made.read_bytes() == b"layer"
+    assert eviction.evict(cache, 0) == 0 and not made.exists()
