@@ -58,3 +58,16 @@ def test_a_directory_that_cannot_be_created_leaves_nothing(tmp_path: Path) -> No
     with pytest.raises(NotADirectoryError):
         atomic.create_directory(tmp_path / "file" / "channels", 0o755)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_gets_its_name_once_its_content_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash, a name without its content would be an image that is empty."""
+    made, target, synced = tmp_path / "made", tmp_path / "x.sif", []
+    made.write_bytes(b"image")
+
+    def fsync(number: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{number}").readlink(), target.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic.move(made, target)
+    assert synced == [(made, False), (tmp_path, True)]

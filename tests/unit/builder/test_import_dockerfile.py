@@ -178,17 +178,18 @@ def test_copies_are_made_where_the_dockerfile_makes_them() -> None:
 
 
 def test_the_whole_context_is_what_docker_sends_without_the_definitions() -> None:
-    for name in ("definitions/lab/old.def", ".git/config", "a.py", "data/x", "secret.key"):
+    for name in ("definitions/lab/old.def", ".git/config", "a.py", "data/x", "secret.key", "open.key"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
-    Path(".dockerignore").write_text("# no\ndata\n*.key\n")
+    Path(".dockerignore").write_text("# no\ndata\n*.key\n!open.key\n")
     assert lines("COPY . /app", "files") == [
         ".dockerignore /usr/local/src/lab/1/.dockerignore",
         "a.py /usr/local/src/lab/1/a.py",
+        "open.key /usr/local/src/lab/1/open.key",
     ]
     path = Path.cwd() / "definitions/lab/lab.def"
     made = definition.parse("lab", path, imported("FROM x:1\nCOPY . /app").text)
-    assert [str(file.relative) for file in files.listing(made, Path.cwd())] == [".dockerignore", "a.py"]
+    assert [str(file.relative) for file in files.listing(made, Path.cwd())] == [".dockerignore", "a.py", "open.key"]
 
 
 def test_sources_outside_of_the_project_are_listed(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.files import locks
 from ctrain_builder.install import source
+from ctrain_builder.install.prefix import _LOCK, Prefix, changing
+from ctrain_runtime.base import file_systems
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store.store import open_store
@@ -351,3 +354,12 @@ def test_without_a_wheel_it_is_what_is_running(tmp_path: Path, monkeypatch: pyte
     noted(monkeypatch, {"url": "file:///checkout", "dir_info": {"editable": True}})
     with pytest.raises(UsageError, match=r"not installed from a wheel, but from file:///checkout. Pass --wheel FILE"):
         source.from_running()
+
+
+def test_one_machine_installs_at_a_time_wherever_the_prefix_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flock on Lustre may be of one machine alone: then the file itself is the lock."""
+    table = tmp_path / "mounts"
+    table.write_text(f"40 22 0:40 / {tmp_path} rw - lustre server:/x rw\n")
+    monkeypatch.setattr(file_systems, "_TABLE", table)
+    with changing(Prefix(tmp_path / "apps"), pytest.fail):
+        assert (tmp_path / "apps" / _LOCK).read_text().endswith(locks._BY_FILE)

@@ -56,6 +56,12 @@ def test_it_changes_only_the_keys_of_what_it_locks(project: Path) -> None:
     assert keys(project) == before
 
 
+def test_each_architecture_has_a_lock_of_its_own() -> None:
+    one, other = LockedImage(layers={"base": BASE}), LockedImage(layers={"base": UPPER})
+    both = LockFile().with_image("small:1.0", "amd64", one).with_image("small:1.0", "arm64", other)
+    assert both.images == {"small:1.0": {"amd64": one, "arm64": other}}
+
+
 def test_a_plan_names_the_lock_as_a_reason(
     project: Path, ctrain: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

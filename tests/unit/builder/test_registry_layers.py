@@ -91,6 +91,14 @@ def test_a_newer_layer_stays_and_an_older_one_is_replaced(layer: StoredLayer) ->
     assert find(layer) == newer
 
 
+def test_the_same_bytes_on_another_layer_are_another_layer(layer: StoredLayer) -> None:
+    """Who has the layer below of today would not take them."""
+    upload(layer)
+    moved = dataclasses.replace(changed(layer, built="2026-11-25T00:00:00Z"), parent=digest_of(b"another"))
+    assert upload(moved) == layers.UPLOADED
+    assert find(layer) == moved
+
+
 def test_garbage_under_a_key_is_replaced(shelf: Shelf, layer: StoredLayer) -> None:
     shelf.manifests[KEY] = b'{"config": {}}'
     with pytest.raises(Unusable):

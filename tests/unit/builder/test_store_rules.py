@@ -329,6 +329,13 @@ def test_after_its_day_a_deprecated_version_is_retired(shop: Shop) -> None:
     assert shop.versions == {2: ("prod",), 3: ("dev",)}
 
 
+def test_a_deprecated_version_stays_on_its_last_day(shop: Shop) -> None:
+    shop("deprecate", "small:1.0-s-r1", "--until", "2999-01-01", "--reason", "old")
+    last = 32472144000.0  # 2999-01-01
+    due = [retention.surplus(open_store(shop.root), {}, now) for now in (last + DAY - 1, last + DAY)]
+    assert [[one.image.path for one in found] for found in due] == [[], [shop.file(1)]]
+
+
 @pytest.mark.parametrize(
     ("rule", "retired"),
     [
