@@ -23,7 +23,8 @@ prepare_stacks() { # a copy on the node's disk, from which thousands of Pythons 
 } 2>/dev/null
 run_later() { # PROGRAM ARGUMENT...
   local python
-  exec </dev/null >/dev/null 2>&1 4<> <(:) 8<&- # nobody writes to it
+  exec </dev/null >/dev/null 2>&1 8<&- # before the process below, which may end late, and would hold the home
+  exec 4<> <(:)                        # nobody writes to it
   read -r -t "$CT_WATCH_AFTER" -u 4
   find_python
   [ -z "$python" ] || exec nice -n 19 "$python" -I -S "$run/$1" "$$" "${@:2}" # after the program, where cores are few

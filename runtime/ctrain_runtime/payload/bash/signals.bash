@@ -58,7 +58,8 @@ start_witness() {
     printf witness >"/proc/$BASHPID/comm"
     trap - TERM
     trap '' INT QUIT HUP USR1 USR2
-    exec <> <(:) >/dev/null 6>&- 8>&- # it waits at a pipe that stays empty
+    exec >/dev/null 6>&- 8>&- # before the process below, which may end late, and would hold the home
+    exec <> <(:)              # it waits at a pipe that stays empty
     [ -z "${PMI_FD-}" ] || eval "exec $PMI_FD>&-"
     while kill -0 "$$"; do read -r -t 1; done
   ) 2>/dev/null &

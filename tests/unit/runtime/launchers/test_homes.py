@@ -48,6 +48,15 @@ def test_ranks_that_come_and_go_together_never_lack_a_home(scripts: Scripts) -> 
     assert not list(scripts.homes.iterdir())
 
 
+def test_what_opens_the_pipes_of_a_script_keeps_no_home_where_it_ends_late(scripts: Scripts) -> None:
+    """On a busy machine `:`, whose output is such a pipe, may end after the program."""
+    scripts.create(scripts.plan("true"))
+    with (scripts.run / "ctrain.bash").open("a") as library:
+        library.write(':() { [ "$BASHPID" = "$$" ] || sleep 10; }\n')
+    assert scripts.start("task.sh", **slurm_task()).wait() == 0
+    assert not list(scripts.homes.iterdir())
+
+
 def test_what_killed_runs_left_is_removed_by_the_next_run(scripts: Scripts) -> None:
     plan = scripts.plan("sleep", "60")
     scripts.create(plan)
