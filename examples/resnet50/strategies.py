@@ -61,8 +61,7 @@ class Horovod:
 
 class Ddp:
     def broadcast(self, value: Any) -> Any:
-        values = [value]
-        dist.broadcast_object_list(values)
+        dist.broadcast_object_list(values := [value])
         return values[0]
 
     def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:

@@ -46,8 +46,7 @@ def parse_options(words: list[str]) -> argparse.Namespace:
     add("--checkpoint-every", type=int, default=0, metavar="STEPS", help="0: every epoch")
     options = parser.parse_args(words)
     for name, value in vars(options).items():
-        least = int(name in ("epochs", "batch_size"))
-        if isinstance(value, (int, float)) and value < least:
+        if isinstance(value, (int, float)) and value < (least := int(name in ("epochs", "batch_size"))):
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
     return options
 
