@@ -18,7 +18,7 @@ from samples.cluster import Cluster
 PROJECT = "researcher"  # the group of both users; this is also the name of the first
 OTHER = "games"  # an account of every Debian
 DDP = """\
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 def train(rank, size):
     torch.manual_seed(rank)
@@ -31,8 +31,9 @@ def train(rank, size):
     print("END", rank, size, [f"{value:.6f}" for value in model.module.weight.flatten().tolist()], flush=True)
 dist.init_process_group("gloo")
 train(dist.get_rank(), dist.get_world_size())
-# Without it torch may abort at its end (pytorch/pytorch#190489); also if the model, which keeps the group, outlives it
-dist.destroy_process_group()
+dist.barrier()
+# Torch may abort as Python ends (pytorch/pytorch#190489), seen here also after destroy_process_group
+os._exit(0)
 """
 
 
