@@ -21,7 +21,8 @@ import train  # type: ignore[import-not-found]  # it is in the image
 
 # What a strategy does around compiled blocks is compared; to make C++ of them takes a minute.
 train.torch.compile = functools.partial(train.torch.compile, backend="eager")
-sys.modules["corpus"].VALIDATED = 32  # type: ignore[attr-defined]  # sequences; of 256, as by default, all validations take longer than all steps
+# Sequences; of 256, as by default, all validations take longer than all steps.
+sys.modules["corpus"].VALIDATED = 32  # type: ignore[attr-defined]  # it is in the image
 STEPS = int(os.environ.get("STEPS", "20"))
 # The learning rate is the default one: at 0.003, of most seeds some steps have 20 or 60 times the gradient of others,
 # which magnifies what bf16 rounds.
